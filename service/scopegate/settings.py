@@ -1,0 +1,68 @@
+"""Every knob in one place, read from SCOPEGATE_* variables. What is loaded or called is the operator's alone."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from scopegate.domain import Mode, OnError
+
+
+def models_dir() -> Path:
+    """The shipped models: inside an installed package, or at the top of a checkout."""
+    packaged = Path(__file__).parent / "models"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "models"
+
+
+class Settings(BaseSettings):
+    """The service's configuration; every field is also an environment variable, SCOPEGATE_ and its name in capitals."""
+
+    model_config = SettingsConfigDict(env_prefix="SCOPEGATE_", extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    data_dir: Path = Path("data")
+    database_url: str | None = Field(None, description="SQLAlchemy URL; SQLite in the data directory where unset")
+    api_keys: str = Field("", description="comma-separated ROLE:KEY or ROLE:sha256:HEX; ROLE is check, write or admin")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    log_questions: bool = Field(False, description="write question texts to the log; off, since people ask private things")
+
+    # The policy of a scope that says nothing else. alpha is calibrated for the shipped embedder (its card says how).
+    alpha: float = Field(1.1, gt=0, allow_inf_nan=False)
+    k: int = Field(4, ge=1, le=100)
+    mode: Mode = Mode.ENFORCE
+    on_error: OnError = OnError.REFUSE
+    deadline_ms: float = Field(2000, gt=0, le=600_000, allow_inf_nan=False)
+
+    embedder: str = Field("minilm-l6-int8", description="a shipped model, or local:NAME for a sentence-transformers one")
+    embed_threads: int = Field(default_factory=lambda: min(os.cpu_count() or 1, 8), ge=1)
+    embed_batch_tokens: int = Field(2048, ge=1, description="most padded tokens in one batch")
+    embed_batch_wait_ms: float = Field(0.0, ge=0, le=100, description="longest wait for neighbours before a batch runs")
+    embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
+    embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
+    probe: Path | None = Field(None, description="a feature probe's file; the shipped one where unset")
+
+    index_exact_limit: int = Field(50_000, ge=0, description="facts up to which a scope's index is searched exhaustively")
+    index_factory: str = Field("HNSW32", description="FAISS index of larger scopes; its distances must be exact")
+    index_parameters: str = Field("efSearch=128", description="FAISS search parameters of larger scopes")
+    tail_interval_s: float = Field(0.5, gt=0, le=60, description="how often other processes' writes are looked for")
+
+    max_requests: int = Field(256, ge=1, description="requests in flight; one more is refused with 503")
+    max_body: int = Field(16 * 1024 * 1024, ge=1, description="bytes of a request's body")
+    shutdown_s: float = Field(30, ge=0, description="how long a stop waits for requests in flight")
+
+    @cached_property
+    def sql_url(self) -> str:
+        """The database's URL for SQLAlchemy's async engine."""
+        if self.database_url is None:
+            return f"sqlite+aiosqlite:///{(self.data_dir / 'scopegate.db').absolute()}"
+        scheme, separator, rest = self.database_url.partition("://")
+        if scheme in {"postgres", "postgresql"}:
+            return f"postgresql+asyncpg://{rest}"
+        return f"sqlite+aiosqlite://{rest}" if scheme == "sqlite" else scheme + separator + rest
