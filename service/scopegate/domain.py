@@ -280,6 +280,31 @@ class Added:
     revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What adding documents did.
+
+    sentences: how many facts the documents give now; ids: theirs, in order. added: how many of those are new to the
+    scope. removed: how many facts went because these documents had been their last provenance.
+    """
+
+    documents: int
+    sentences: int
+    added: int
+    removed: int
+    ids: Sequence[str]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeSize:
+    """How large a scope is here and now, for metrics."""
+
+    scope: str
+    facts: int
+    revision: int
+
+
 class ScopegateError(Exception):
     """Something that a caller can be told in one sentence."""
 
