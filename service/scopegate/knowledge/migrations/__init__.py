@@ -1,0 +1,1 @@
+"""Schema migrations, run by the store when it opens (Alembic)."""
