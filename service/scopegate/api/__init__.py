@@ -1,0 +1,1 @@
+"""HTTP and nothing else: a router per resource, schemas, problems, keys, metrics."""

@@ -1,0 +1,115 @@
+"""POST /check, /check/batch and /answer: questions in, verdicts and answers out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Depends, Response
+
+from scopegate.api import problems
+from scopegate.api.body import Body
+from scopegate.api.keys import Keys, Role
+from scopegate.api.parts import Allow, GivenKeys, GivenMetrics, GivenServices
+from scopegate.api.problems import Problem
+from scopegate.api.replies import reply
+from scopegate.api.schemas import BatchRequest, BatchResult, CheckRequest
+from scopegate.domain import Answer, Check, Forbidden, ScopegateError, Verdict
+from scopegate.services import Services
+
+router = APIRouter(tags=["asking"], dependencies=[Depends(Allow(Role.CHECK))])
+log = structlog.get_logger("scopegate.asking")
+
+_CHECK = Body(CheckRequest)
+_BATCH = Body(BatchRequest)
+
+
+@router.post(
+    "/check",
+    response_model=Verdict,
+    openapi_extra=_CHECK.openapi_extra,
+    responses=problems.documented(404, 413, 415),
+)
+async def check(
+    request: Annotated[CheckRequest, Depends(_CHECK)], services: GivenServices, keys: GivenKeys, metrics: GivenMetrics
+) -> Response:
+    """May this question be answered from the scope's knowledge, or from the passages given? A refusal is a 200."""
+    asked = _permitted(request, services, keys)
+    verdict = await services.gatekeeper.check(asked)
+    metrics.judged(verdict)
+    _note(services, asked, verdict)
+    return reply(verdict, headers=_timing([verdict]))
+
+
+@router.post(
+    "/check/batch",
+    response_model=BatchResult,
+    openapi_extra=_BATCH.openapi_extra,
+    responses=problems.documented(413, 415),
+)
+async def check_batch(
+    request: Annotated[BatchRequest, Depends(_BATCH)], services: GivenServices, keys: GivenKeys, metrics: GivenMetrics
+) -> Response:
+    """Up to 256 checks side by side; each is answered with a verdict or a problem, in order."""
+
+    async def judge(item: CheckRequest | Problem) -> Verdict | Problem:
+        if not isinstance(item, CheckRequest):
+            return item
+        try:
+            asked = _permitted(item, services, keys)
+            verdict = await services.gatekeeper.check(asked)
+        except ScopegateError as error:
+            return problems.of_error(error)
+        metrics.judged(verdict)
+        _note(services, asked, verdict)
+        return verdict
+
+    results = await asyncio.gather(*map(judge, request.items))
+    return reply(
+        BatchResult(results=results), headers=_timing(result for result in results if isinstance(result, Verdict))
+    )
+
+
+@router.post(
+    "/answer",
+    response_model=Answer,
+    openapi_extra=_CHECK.openapi_extra,
+    responses=problems.documented(404, 413, 415),
+)
+async def answer(
+    request: Annotated[CheckRequest, Depends(_CHECK)], services: GivenServices, keys: GivenKeys, metrics: GivenMetrics
+) -> Response:
+    """An answer with the evidence that it rests on, or a refusal that says why; both are a 200."""
+    asked = _permitted(request, services, keys)
+    answered = await services.answerer.answer(asked)
+    metrics.judged(answered.verdict)
+    _note(services, asked, answered.verdict)
+    return reply(answered, headers=_timing([answered.verdict]))
+
+
+def _permitted(request: CheckRequest, services: Services, keys: Keys) -> Check:
+    """The check asked for. Raises UnknownScope, or Forbidden where it overrides what the scope keeps to itself."""
+    asked = request.to_domain()
+    allowed = services.knowledge.scope_of(asked.scope).overridable
+    if allowed is None and keys.open:
+        return asked
+    forbidden = sorted(asked.overrides.keys() - set(allowed or ()))
+    if forbidden:
+        raise Forbidden(f"scope {asked.scope!r} does not let a request override {', '.join(forbidden)}")
+    return asked
+
+
+def _timing(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """The Server-Timing header: milliseconds a gate (W3C Server Timing)."""
+    spent: dict[str, float] = {}
+    for verdict in verdicts:
+        for result in verdict.gates:
+            spent[result.gate] = spent.get(result.gate, 0.0) + result.elapsed_ms
+    return {"Server-Timing": ", ".join(f"{gate};dur={ms:.2f}" for gate, ms in spent.items())}
+
+
+def _note(services: Services, asked: Check, verdict: Verdict) -> None:
+    if services.settings.log_questions:
+        log.info("judged", question=asked.question, decision=verdict.decision, verdict=verdict.id)

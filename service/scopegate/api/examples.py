@@ -1,0 +1,159 @@
+"""An example for every schema of the OpenAPI document, by the schema's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_FACT_ID = "01KB3YQ4Z8M2N5P7R9T1V3X5Z7"
+_TIME = "2026-11-20T09:30:00Z"
+_TEXT = "The night ferry to Harwick leaves from pier 4 at 22:15."
+
+_PASSAGE = {
+    "id": "timetable",
+    "text": "The night ferry to Harwick leaves from pier 4. It does not sail on Sundays.",
+    "source": "timetable.pdf",
+    "confidence": 1.0,
+}
+_POLICY = {"alpha": 1.1, "k": 4, "gates": ["hard", "probe"], "probe_threshold": 0.5, "mode": "enforce"}
+_CHECK = {
+    "question": "Which pier does the ferry to Harwick leave from?",
+    "scope": "default",
+    "policy": {"k": 4},
+    "explain": False,
+    "deadline_ms": 2000,
+}
+_PROVENANCE = {"origin": "document", "source": "timetable.pdf", "document_id": "timetable", "confidence": 1.0}
+_FACT = {
+    "id": _FACT_ID,
+    "text": _TEXT,
+    "confidence": 1.0,
+    "provenances": [_PROVENANCE],
+    "metadata": {"season": "winter"},
+    "created_at": _TIME,
+    "updated_at": _TIME,
+}
+_NEW_FACT = {"text": _TEXT, "confidence": 0.9, "source": "harbour office", "metadata": {"season": "winter"}}
+_DOCUMENT = {
+    "id": "timetable",
+    "title": "Winter timetable",
+    "text": f"{_TEXT} It does not sail on Sundays.",
+    "source": "timetable.pdf",
+}
+_EVIDENCE = {
+    "id": _FACT_ID,
+    "text": _TEXT,
+    "confidence": 1.0,
+    "distance": 0.31,
+    "ratio": 0.31,
+    "source": "timetable.pdf",
+}
+_HARD = {
+    "gate": "hard",
+    "passed": True,
+    "score": 0.31,
+    "threshold": 1.1,
+    "status": "ok",
+    "elapsed_ms": 2.1,
+    "detail": {"fact_id": _FACT_ID},
+}
+_PROBE = {
+    "gate": "probe",
+    "passed": True,
+    "score": 0.93,
+    "threshold": 0.5,
+    "status": "ok",
+    "elapsed_ms": 1.2,
+    "detail": {},
+}
+_SPAN = {"start": 27, "end": 34, "text": "Norwich"}
+_CONFUSION = {"type": "not_mentioned", "spans": [_SPAN]}
+_VERDICT = {
+    "id": "01KB3YR0A2C4E6G8J0M2P4R6T8",
+    "decision": "ANSWERABLE",
+    "would_refuse": False,
+    "refused_by": None,
+    "reason": "A fact in scope 'default' is close enough: S/C 0.31, the threshold is 1.1.",
+    "confusion": None,
+    "gates": [_HARD, _PROBE],
+    "evidence": [_EVIDENCE],
+    "scope": "default",
+    "revision": 3,
+}
+_PROBLEM = {
+    "type": "urn:scopegate:invalid",
+    "title": "Invalid",
+    "status": 422,
+    "detail": "the request does not fit its schema",
+    "errors": [{"loc": ["body", "policy", "k"], "msg": "Input should be greater than or equal to 1"}],
+}
+_EFFECTIVE = {
+    "alpha": 1.0,
+    "k": 4,
+    "gates": None,
+    "probe_threshold": None,
+    "votes": 1,
+    "mode": "enforce",
+    "on_error": "refuse",
+}
+_SCOPE = {
+    "name": "ferries",
+    "policy": {"alpha": 1.0},
+    "effective_policy": _EFFECTIVE,
+    "overridable": ["k"],
+    "embedder": "minilm-l6-int8@0123456789ab",
+    "facts": 120,
+    "documents": 2,
+    "revision": 3,
+    "created_at": _TIME,
+    "updated_at": _TIME,
+}
+
+EXAMPLES: Mapping[str, Any] = {
+    "Added": {"added": 1, "duplicates": 0, "ids": [_FACT_ID], "revision": 3},
+    "Answer": {
+        "id": "01KB3YS0A2C4E6G8J0M2P4R6T8",
+        "decision": "ANSWER",
+        "answer": _TEXT,
+        "reason": "The sentence names the pier of the ferry to Harwick.",
+        "refusal": None,
+        "evidence": [_EVIDENCE],
+        "verdict": _VERDICT,
+        "model": "extractive",
+    },
+    "BatchRequest": {"items": [_CHECK]},
+    "BatchResult": {"results": [_VERDICT, _PROBLEM]},
+    "CheckRequest": _CHECK,
+    "Confusion": _CONFUSION,
+    "DocumentIn": _DOCUMENT,
+    "DocumentsRequest": {"documents": [_DOCUMENT]},
+    "Evidence": _EVIDENCE,
+    "Fact": _FACT,
+    "FactChange": {"text": _TEXT, "confidence": 0.8},
+    "FactIn": _NEW_FACT,
+    "FactsRequest": {"facts": [_NEW_FACT]},
+    "FieldError": _PROBLEM["errors"][0],  # type: ignore[index]
+    "GateResult": _HARD,
+    "Health": {"status": "ready"},
+    "Message": {"role": "user", "content": "Which pier does the ferry to Harwick leave from?"},
+    "Page_Fact_": {"items": [_FACT], "next_cursor": None},
+    "Page_ScopeBody_": {"items": [_SCOPE], "next_cursor": None},
+    "PassageIn": _PASSAGE,
+    "Policy": _EFFECTIVE,
+    "PolicyFields": _POLICY,
+    "Problem": _PROBLEM,
+    "Provenance": _PROVENANCE,
+    "ProvenanceIn": _PROVENANCE,
+    "ScopeBody": _SCOPE,
+    "ScopeChange": {"policy": {"alpha": 1.0}, "overridable": ["k"]},
+    "Span": _SPAN,
+    "Split": {
+        "documents": 1,
+        "sentences": 2,
+        "added": 2,
+        "removed": 0,
+        "ids": [_FACT_ID, "01KB3YQ4Z9A1B2C3D4E5F6G7H8"],
+        "revision": 4,
+    },
+    "Verdict": _VERDICT,
+}

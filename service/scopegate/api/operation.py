@@ -1,0 +1,50 @@
+"""/livez, /readyz, /metrics, /docs and /openapi.json: for those who run the service."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from scopegate.api import problems
+from scopegate.api.keys import Role
+from scopegate.api.parts import Allow, GivenMetrics, GivenServices
+from scopegate.api.replies import reply
+from scopegate.api.schemas import Health
+
+router = APIRouter(tags=["operation"])
+_any_key = [Depends(Allow(Role.CHECK))]
+
+
+@router.get("/livez", response_model=Health)
+async def livez() -> Response:
+    """Whether the process runs."""
+    return reply(Health(status="alive"))
+
+
+@router.get("/readyz", response_model=Health, responses=problems.only(503))
+async def readyz(services: GivenServices) -> Response:
+    """Whether it can answer; where not, the problem's detail names what is missing."""
+    missing = services.knowledge.not_ready()
+    if missing:
+        return problems.response(problems.problem(503, "; ".join(missing), "not-ready"))
+    return reply(Health(status="ready"))
+
+
+@router.get("/metrics", dependencies=_any_key, include_in_schema=False)
+async def metrics(metrics: GivenMetrics) -> Response:
+    """The service's figures, for Prometheus."""
+    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/openapi.json", dependencies=_any_key, include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document."""
+    return reply(request.app.openapi())
+
+
+@router.get("/docs", dependencies=_any_key, include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """The OpenAPI document, to be read and tried by a person."""
+    return get_swagger_ui_html(openapi_url="openapi.json", title=request.app.title)

@@ -1,0 +1,134 @@
+"""Errors as application/problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NotRequired, cast
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from typing_extensions import TypedDict
+
+from scopegate.domain import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    Overloaded,
+    ScopegateError,
+    StorageFull,
+    Unavailable,
+    UnknownFact,
+    UnknownScope,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+# A body of ten thousand bad facts is told the first of them.
+MOST_ERRORS = 100
+
+RETRY = {"Retry-After": "1"}
+
+_KINDS: Mapping[type[ScopegateError], tuple[HTTPStatus, str]] = {
+    UnknownScope: (HTTPStatus.NOT_FOUND, "unknown-scope"),
+    UnknownFact: (HTTPStatus.NOT_FOUND, "unknown-fact"),
+    Conflict: (HTTPStatus.CONFLICT, "conflict"),
+    Invalid: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid"),
+    Forbidden: (HTTPStatus.FORBIDDEN, "forbidden"),
+    Overloaded: (HTTPStatus.SERVICE_UNAVAILABLE, "overloaded"),
+    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
+    StorageFull: (HTTPStatus.INSUFFICIENT_STORAGE, "storage-full"),
+}
+
+
+class FieldError(TypedDict):
+    """What is wrong with one field; loc is the way to it."""
+
+    loc: Sequence[str | int]
+    msg: str
+
+
+class Problem(TypedDict):
+    """An error, as RFC 9457 has it. errors is there for a 422."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: NotRequired[list[FieldError]]
+
+
+def problem(status: int, detail: str, kind: str = "about:blank") -> Problem:
+    """A problem of that status; without a kind of its own, its title is the status's."""
+    title = HTTPStatus(status).phrase if kind == "about:blank" else kind.replace("-", " ").capitalize()
+    return {
+        "type": kind if kind == "about:blank" else f"urn:scopegate:{kind}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+    }
+
+
+def of_error(error: ScopegateError) -> Problem:
+    """The problem that says what a part of the service raised."""
+    status, kind = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
+    answer = problem(status, str(error), kind)
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        answer["errors"] = []
+    return answer
+
+
+def of_fields(errors: Sequence[Mapping[str, Any]]) -> Problem:
+    """The problem of a request that does not fit its schema, from pydantic's error details."""
+    answer = problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request does not fit its schema", "invalid")
+    if len(errors) > MOST_ERRORS:
+        answer["detail"] = f"the request does not fit its schema; the first {MOST_ERRORS} errors are shown."
+    answer["errors"] = [{"loc": error["loc"], "msg": error["msg"]} for error in errors[:MOST_ERRORS]]
+    return answer
+
+
+def details(error: ValidationError, *prefix: str | int) -> list[dict[str, Any]]:
+    """A validation error's details, without what was sent, each location beginning with prefix."""
+    return [
+        {**detail, "loc": (*prefix, *detail["loc"])}
+        for detail in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+def response(answer: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The problem as a response; one that passes by itself says when to come back."""
+    if answer["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = {**RETRY, **(headers or {})}
+    return Response(orjson.dumps(answer), answer["status"], headers, MEDIA_TYPE)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries of a route's errors, besides those that every route has."""
+    return only(*sorted({401, 403, 422, 503, *statuses}))
+
+
+def only(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries of these errors."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of the app a problem."""
+
+    async def scopegate_error(_: Request, error: Exception) -> Response:
+        return response(of_error(cast(ScopegateError, error)))
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        return response(of_fields(cast(RequestValidationError, error).errors()))
+
+    async def http_error(_: Request, error: Exception) -> Response:
+        error = cast(HTTPException, error)
+        return response(problem(error.status_code, error.detail), error.headers)
+
+    app.add_exception_handler(ScopegateError, scopegate_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http_error)

@@ -1,0 +1,422 @@
+"""What requests look like, and the domain's types made of them. Responses are the domain's types themselves."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StrictBool,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
+
+from scopegate.api.problems import Problem, details, of_fields
+from scopegate.domain import (
+    Check,
+    Document,
+    GateName,
+    Mode,
+    NewFact,
+    OnError,
+    Origin,
+    Passage,
+    Policy,
+    Provenance,
+    Scope,
+    Verdict,
+)
+from scopegate.ids import new_id
+
+MAX_QUESTION = 4096
+MAX_TEXT = 20_000
+MAX_FACTS = 10_000
+MAX_DEPTH = 16
+
+# C0 controls but tab and line ends: no store keeps NUL, and no text means the others.
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
+_LINE = r"^[^\x00-\x08\x0e-\x1f]*$"
+_TEXT = r"^[^\x00-\x08\x0e-\x1f]*[^\s\x00-\x1f\x7f-\xa0][^\x00-\x08\x0e-\x1f]*$"
+
+
+def _line(text: str) -> str:
+    if _CONTROL.search(text):
+        raise PydanticCustomError("control_character", "Text may not have control characters but tabs and line ends")
+    return text
+
+
+def _text(text: str) -> str:
+    if not any(character.isprintable() and not character.isspace() for character in text):
+        raise PydanticCustomError("blank", "Text may not be blank")
+    return _line(text)
+
+
+def _utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("time_range", "The time is out of range in UTC") from None
+
+
+def _storable(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    _check_json(value, 0)
+    return value
+
+
+def _check_json(value: Any, depth: int) -> None:
+    """Raises where JSON holds what a store or another parser would not give back as it was."""
+    if depth > MAX_DEPTH:
+        raise PydanticCustomError("depth", "Metadata may not be nested more than 16 deep")
+    match value:
+        case str():
+            _line(value)
+        case float() if not math.isfinite(value):
+            raise PydanticCustomError("finite_number", "Numbers must be finite")
+        case int() if not -(2**63) <= value < 2**63:
+            raise PydanticCustomError("int_range", "Integers must fit 64 bits")
+        case dict():
+            for name, item in value.items():
+                _line(name)
+                _check_json(item, depth + 1)
+        case list():
+            for item in value:
+                _check_json(item, depth + 1)
+
+
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Integer = Annotated[int, Strict()]
+Confidence = Annotated[Number, Field(gt=0, le=1)]
+Line = Annotated[str, AfterValidator(_line), Field(max_length=1024, json_schema_extra={"pattern": _LINE})]
+Text = Annotated[
+    str, AfterValidator(_text), Field(min_length=1, max_length=MAX_TEXT, json_schema_extra={"pattern": _TEXT})
+]
+Question = Annotated[
+    str, AfterValidator(_text), Field(min_length=1, max_length=MAX_QUESTION, json_schema_extra={"pattern": _TEXT})
+]
+ScopeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+FactId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:~-]{0,127}$")]
+Time = Annotated[AwareDatetime, Strict(), AfterValidator(_utc)]
+Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]
+PolicyField = Literal["alpha", "k", "gates", "probe_threshold", "votes", "mode", "on_error"]
+
+
+def _no_repeats(gates: tuple[GateName, ...]) -> tuple[GateName, ...]:
+    if len(set(gates)) < len(gates):
+        raise PydanticCustomError("repeats", "A gate may be named once")
+    return gates
+
+
+class PolicyFields(TypedDict, total=False):
+    """How questions are judged; a field that is not given is inherited."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    alpha: Annotated[Number, Field(gt=0, le=1_000_000)]
+    k: Annotated[Integer, Field(ge=1, le=100)]
+    gates: Annotated[
+        tuple[GateName, ...],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(_no_repeats),
+    ]
+    probe_threshold: Annotated[Number, Field(ge=0, le=1)]
+    votes: Annotated[Integer, Field(ge=1, le=99)]
+    mode: Mode
+    on_error: OnError
+
+
+class Closed(BaseModel):
+    """A shape that takes no field it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PassageIn(Closed):
+    """A text to be judged instead of the scope's facts; without an id it is known by its position, p1 and so on."""
+
+    id: Annotated[Line, Field(min_length=1, max_length=128)] | None = None
+    text: Text
+    source: Line | None = None
+    confidence: Confidence = 1.0
+
+
+class Message(Closed):
+    """A turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, AfterValidator(_line), Field(max_length=MAX_TEXT, json_schema_extra={"pattern": _LINE})]
+
+
+_EXACTLY_ONE: JsonDict = {
+    "oneOf": [
+        {
+            "required": ["question"],
+            "properties": {"question": {"type": "string"}, "messages": {"type": "null"}},
+        },
+        {
+            "required": ["messages"],
+            "properties": {
+                "question": {"type": "null"},
+                "messages": {
+                    "type": "array",
+                    "contains": {
+                        "properties": {
+                            "role": {"const": "user"},
+                            "content": {"type": "string", "maxLength": MAX_QUESTION, "pattern": _TEXT},
+                        },
+                        "required": ["role", "content"],
+                    },
+                },
+            },
+        },
+    ]
+}
+
+
+class CheckRequest(Closed):
+    """A question, alone or as the last user turn of a conversation, and how to judge it."""
+
+    model_config = ConfigDict(json_schema_extra=_EXACTLY_ONE)
+
+    question: Question | None = None
+    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=256)] | None = None
+    scope: ScopeName = "default"
+    passages: Annotated[tuple[PassageIn, ...], Field(min_length=1, max_length=64)] | None = None
+    policy: PolicyFields = Field(default_factory=PolicyFields)
+    explain: StrictBool = False
+    deadline_ms: Annotated[Number, Field(ge=1, le=600_000)] | None = None
+    min_revision: Annotated[Integer, Field(ge=0, lt=2**63)] | None = None
+
+    @model_validator(mode="after")
+    def _one_question(self) -> CheckRequest:
+        if (self.question is None) == (self.messages is None):
+            raise PydanticCustomError("one_question", "Give exactly one of question and messages")
+        if self.messages is not None:
+            asked = next((turn.content for turn in reversed(self.messages) if turn.role == "user"), None)
+            if asked is None:
+                raise PydanticCustomError("no_user_turn", "messages has no user turn, which would be the question")
+            if len(asked) > MAX_QUESTION:
+                raise PydanticCustomError("too_long", "The last user turn may have at most 4096 characters")
+            _text(asked)
+        if self.passages is not None:
+            ids = [passage.id or f"p{n}" for n, passage in enumerate(self.passages, 1)]
+            if len(set(ids)) < len(ids):
+                raise PydanticCustomError("repeats", "Two passages have the same id")
+        return self
+
+    def to_domain(self) -> Check:
+        """The check asked for."""
+        history: tuple[str, ...] = ()
+        question = self.question
+        if self.messages is not None:
+            last = max(n for n, turn in enumerate(self.messages) if turn.role == "user")
+            question = self.messages[last].content
+            history = tuple(turn.content for turn in self.messages[:last] if turn.role != "system")
+        assert question is not None  # noqa: S101 - _one_question saw to it
+        passages = None
+        if self.passages is not None:
+            passages = tuple(
+                Passage(passage.id or f"p{n}", passage.text, passage.source, passage.confidence)
+                for n, passage in enumerate(self.passages, 1)
+            )
+        return Check(
+            question,
+            self.scope,
+            history,
+            passages,
+            self.policy,
+            self.explain,
+            self.deadline_ms,
+            self.min_revision,
+        )
+
+
+def _or_problem(value: Any, validate: Any) -> CheckRequest | Problem:
+    try:
+        request: CheckRequest = validate(value)
+    except ValidationError as error:
+        return of_fields(details(error))
+    return request
+
+
+class BatchRequest(Closed):
+    """Checks to be made side by side; one that does not fit the schema is answered with a problem in its place."""
+
+    items: Annotated[list[Annotated[CheckRequest, WrapValidator(_or_problem)]], Field(min_length=1, max_length=256)]
+
+
+class BatchResult(TypedDict):
+    """A verdict or a problem for each item, in order."""
+
+    results: list[Verdict | Problem]
+
+
+class ProvenanceIn(Closed):
+    """One reason to hold a fact."""
+
+    origin: Origin
+    source: Line | None = None
+    document_id: Line | None = None
+    confidence: Confidence = 1.0
+
+
+class FactIn(Closed):
+    """A fact to be added, or a line of an export."""
+
+    text: Text
+    confidence: Confidence | None = None
+    source: Line | None = None
+    metadata: Metadata = Field(default_factory=dict)
+    id: FactId | None = None
+    provenances: Annotated[tuple[ProvenanceIn, ...], Field(min_length=1, max_length=10_000)] | None = None
+    created_at: Time | None = None
+    updated_at: Time | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> FactIn:
+        if self.provenances is not None:
+            if self.source is not None:
+                raise PydanticCustomError("two_sources", "Give source or provenances, not both")
+            highest = max(provenance.confidence for provenance in self.provenances)
+            if self.confidence is not None and self.confidence != highest:
+                raise PydanticCustomError("confidence", "confidence is not the highest of the provenances'")
+        return self
+
+    def to_domain(self) -> NewFact:
+        """The fact to be added; without provenances, somebody said it."""
+        if self.provenances is None:
+            confidence = 1.0 if self.confidence is None else self.confidence
+            provenances: tuple[Provenance, ...] = (Provenance(Origin.MANUAL, self.source, None, confidence),)
+        else:
+            provenances = tuple(
+                Provenance(given.origin, given.source, given.document_id, given.confidence)
+                for given in self.provenances
+            )
+        return NewFact(self.text, provenances, self.metadata, self.id, self.created_at, self.updated_at)
+
+
+class FactsRequest(Closed):
+    """Facts to be added, all or none."""
+
+    facts: Annotated[tuple[FactIn, ...], Field(min_length=1, max_length=MAX_FACTS)]
+
+
+class FactChange(TypedDict, total=False):
+    """What a fact shall be from now on; a field that is not given stays. A confidence is that of one who says so."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1})  # type: ignore[misc]
+
+    text: Text
+    confidence: Confidence
+    metadata: Metadata
+
+
+class DocumentIn(Closed):
+    """A text to be split into facts. Posting an id again replaces what it gave; without one, a new one is made."""
+
+    id: Annotated[Line, Field(min_length=1, max_length=512)] | None = None
+    title: Line | None = None
+    text: Annotated[str, AfterValidator(_text), Field(min_length=1, json_schema_extra={"pattern": _TEXT})]
+    source: Line | None = None
+
+    def to_domain(self) -> Document:
+        """The document to be split."""
+        return Document(new_id() if self.id is None else self.id, self.title, self.text, self.source)
+
+
+class DocumentsRequest(Closed):
+    """Documents to be split, all or none."""
+
+    documents: Annotated[tuple[DocumentIn, ...], Field(min_length=1, max_length=MAX_FACTS)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> DocumentsRequest:
+        ids = [document.id for document in self.documents if document.id is not None]
+        if len(set(ids)) < len(ids):
+            raise PydanticCustomError("repeats", "Two documents have the same id")
+        return self
+
+
+class ScopeChange(Closed):
+    """What a scope shall be. policy replaces its policy as a whole, and stays as it is where it is not given.
+
+    overridable: the policy fields that a request may change; null for as the service decides. embedder: the
+    service's own is the only one; a scope whose vectors are another's is refused unless reembed is true.
+    """
+
+    policy: PolicyFields | None = None
+    overridable: (
+        Annotated[tuple[PolicyField, ...], Field(max_length=7, json_schema_extra={"uniqueItems": True})] | None
+    ) = None
+    embedder: Annotated[Line, Field(min_length=1)] | None = None
+    reembed: StrictBool = False
+
+    @model_validator(mode="after")
+    def _distinct(self) -> ScopeChange:
+        if self.overridable is not None and len(set(self.overridable)) < len(self.overridable):
+            raise PydanticCustomError("repeats", "A policy field may be named once")
+        return self
+
+
+class Health(TypedDict):
+    """Whether the process runs, or can answer."""
+
+    status: Literal["alive", "ready"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeBody:
+    """A scope. policy: what it sets itself; effective_policy: what holds, with the service's defaults."""
+
+    name: str
+    policy: Mapping[str, Any]
+    effective_policy: Policy
+    overridable: tuple[str, ...] | None
+    embedder: str
+    facts: int
+    documents: int
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, scope: Scope, effective: Policy) -> ScopeBody:
+        """The scope as a caller sees it."""
+        return cls(
+            scope.name,
+            scope.policy,
+            effective,
+            scope.overridable,
+            scope.embedder,
+            scope.facts,
+            scope.documents,
+            scope.revision,
+            scope.created_at,
+            scope.updated_at,
+        )
+
+
+class PageQuery(Closed):
+    """Which page of a list."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    cursor: Annotated[Line, Field(min_length=1)] | None = None
+
+
+class FactsQuery(PageQuery):
+    """Which page of the facts; q sorts them by closeness of meaning to it."""
+
+    q: Question | None = None

@@ -1,0 +1,445 @@
+"""The service from a shell: serve it, or work on its data directory directly, beside a running service or not.
+
+Exit codes: 0 answerable, or done; 2 a refusal; 1 an error, in one sentence on stderr.
+"""
+
+# What is heavy to import is imported where it is used, so that --help is quick.
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from scopegate.domain import Added, Check, Evidence, NewFact, Verdict
+    from scopegate.services import Services
+    from scopegate.settings import Settings
+
+REFUSED = 2
+
+# Facts a transaction: few enough for progress to move, many enough for the disk.
+_CALL = 1000
+_LOADING_S = 60
+
+app = typer.Typer(
+    name="scopegate",
+    help="Decides, before an LLM answers, whether a question can be answered from the knowledge at hand.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where knowledge is kept. [env: SCOPEGATE_DATA_DIR] [default: data]")
+]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="SQL database instead of one in the data directory. [env: SCOPEGATE_DATABASE_URL]")
+]
+InScope = Annotated[str, typer.Option("--scope", help="The body of knowledge.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print what the HTTP API would answer.")]
+Alpha = Annotated[float | None, typer.Option(help="The hard gate's threshold for this question.")]
+K = Annotated[int | None, typer.Option("--k", help="How many facts are evidence for this question.")]
+
+
+def main() -> None:
+    """The console script. A wrong command line is an error like others: 1, since 2 is a refusal."""
+    import typer.rich_utils
+    from typer._click.exceptions import ClickException
+
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except ClickException as error:
+        typer.rich_utils.rich_format_error(error)
+    except typer.Abort:
+        pass
+    sys.exit(1)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from scopegate import __version__
+
+        print(f"scopegate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. [default: 8080]")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run the HTTP service until it is told to stop; it finishes what is in flight."""
+    with _errors():
+        import structlog
+        import uvicorn
+
+        from scopegate import logs
+        from scopegate.app import create_app
+
+        settings = _settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+        logs.configure(settings)
+        _writable(settings.data_dir)
+        listener = _listen(settings.host, settings.port)
+        config = uvicorn.Config(
+            create_app(settings),
+            lifespan="on",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=math.ceil(settings.shutdown_s),
+        )
+        host, port = listener.getsockname()[:2]
+        structlog.get_logger("scopegate").info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        # uvicorn stops in order on a signal and then raises it again; having stopped in order, we end with 0.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        server = uvicorn.Server(config)
+        with suppress(KeyboardInterrupt):
+            server.run([listener])
+        if not server.started:
+            raise typer.Exit(1)
+
+
+@app.command()
+def add(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Facts (.ndjson, .jsonl), documents to be split (.txt, .md), or - for facts on stdin."),
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A fact, in a sentence; may be repeated.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where the facts given by --text come from.")] = None,
+    scope: InScope = "default",
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Add knowledge to a scope, which is made where it is new. A file added again replaces what it gave."""
+
+    async def work(services: Services) -> None:
+        from scopegate.api.schemas import DocumentsRequest, FactsRequest
+
+        if not files and not text:
+            _fail("give FILES or --text")
+        if text:
+            given = _valid(FactsRequest, {"facts": [{"text": sentence, "source": source} for sentence in text]})
+            _added(await services.knowledge.add(scope, [fact.to_domain() for fact in given.facts]), json)
+        for path in files or ():
+            if str(path) == "-" or path.suffix in {".ndjson", ".jsonl"}:
+                await _add_lines(services, scope, path, json)
+            elif path.suffix in {".txt", ".md"}:
+                try:
+                    document = {"id": str(path), "source": str(path), "text": path.read_text(encoding="utf-8")}
+                except UnicodeDecodeError:
+                    _fail(f"{path} is not in UTF-8")
+                request = _valid(DocumentsRequest, {"documents": [document]})
+                split = await services.knowledge.add_documents(scope, [each.to_domain() for each in request.documents])
+                if json:
+                    _print_json(split)
+                else:
+                    print(f"{path}: {split.sentences} sentences, {split.added} of them new, {split.removed} removed")
+            else:
+                _fail(f"{path}: what is added ends in .ndjson, .jsonl, .txt or .md")
+
+    _run(work, scope, data_dir, database_url)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="What export wrote; - for stdin.")],
+    scope: InScope = "default",
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Take in facts that export wrote, with their ids, provenances and times."""
+
+    async def work(services: Services) -> None:
+        await _add_lines(services, scope, file, json)
+
+    _run(work, scope, data_dir, database_url)
+
+
+@app.command()
+def export(
+    scope: InScope = "default",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of stdout.")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Write every fact of a scope with its provenances, a line of JSON each."""
+
+    async def work(services: Services) -> None:
+        from scopegate.api.replies import dump
+
+        total = (await services.knowledge.scope(scope)).facts
+        with output.open("wb") if output else _stdout() as file, _progress(f"export {scope}", total) as advance:
+            async for fact in services.knowledge.export(scope):
+                file.write(dump(fact) + b"\n")
+                advance(1)
+
+    _run(work, scope, data_dir, database_url)
+
+
+@app.command()
+def check(
+    question: Annotated[str, typer.Argument(help="What somebody asks.")],
+    scope: InScope = "default",
+    alpha: Alpha = None,
+    k: K = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Run every gate, even after a refusal.")] = False,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Say whether a question may be answered from what a scope knows. Exit code 2: it may not."""
+
+    async def work(services: Services) -> None:
+        from scopegate.domain import Decision
+
+        asked = _question(question, scope, alpha, k, explain)
+        verdict = await services.gatekeeper.check(asked)
+        if json:
+            _print_json(verdict)
+        else:
+            _print_verdict(verdict)
+        if verdict.decision is Decision.REFUSAL:
+            raise typer.Exit(REFUSED)
+
+    _run(work, scope, data_dir, database_url)
+
+
+@app.command()
+def answer(
+    question: Annotated[str, typer.Argument(help="What somebody asks.")],
+    scope: InScope = "default",
+    alpha: Alpha = None,
+    k: K = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Answer a question from what a scope knows, with the evidence, or refuse. Exit code 2: refused."""
+
+    async def work(services: Services) -> None:
+        from scopegate.domain import Decision
+
+        asked = _question(question, scope, alpha, k, False)
+        answered = await services.answerer.answer(asked)
+        if json:
+            _print_json(answered)
+        else:
+            print(answered.refusal if answered.answer is None else answered.answer)
+            _print_evidence(answered.evidence)
+        if answered.decision is Decision.REFUSAL:
+            raise typer.Exit(REFUSED)
+
+    _run(work, scope, data_dir, database_url)
+
+
+# Settings and errors
+
+
+def _settings(**given: Any) -> Settings:
+    from pydantic import ValidationError
+
+    from scopegate.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        # The messages alone: what was set may be a secret.
+        _fail("; ".join(f"setting {_way(detail['loc'])}: {detail['msg']}" for detail in error.errors()))
+
+
+def _way(loc: Iterable[str | int]) -> str:
+    return ".".join(str(step) for step in loc)
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"scopegate: {sentence}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Tells what went wrong in one sentence."""
+    from fastapi.exceptions import RequestValidationError
+
+    from scopegate.domain import ScopegateError
+
+    try:
+        yield
+    except RequestValidationError as error:
+        _fail("; ".join(f"{_way(detail['loc'])}: {detail['msg']}" for detail in error.errors()))
+    except ScopegateError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        _fail(f"the data directory {folder} cannot be written: {error.strerror}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        _fail(f"cannot listen on {host} port {port}: {error.strerror}")
+
+
+# Working on the data directory
+
+
+def _run(
+    work: Callable[[Services], Awaitable[None]], scope: str, data_dir: Path | None, database_url: str | None
+) -> None:
+    """Runs work on the parts, once the scope is loaded."""
+
+    async def running(settings: Settings) -> None:
+        from scopegate.services import Services
+
+        services = Services(settings)
+        async with services.running([scope]):
+            await services.knowledge.ready(_LOADING_S)
+            await work(services)
+
+    with _errors():
+        from scopegate import logs
+        from scopegate.api.schemas import ScopeName
+
+        _valid(ScopeName, scope)
+        settings = _settings(data_dir=data_dir, database_url=database_url)
+        logs.configure(settings.model_copy(update={"log_level": "warning"}))
+        asyncio.run(running(settings))
+
+
+def _valid(kind: Any, value: Any) -> Any:
+    """The value as that type, checked as HTTP checks it."""
+    from fastapi.exceptions import RequestValidationError
+    from pydantic import TypeAdapter, ValidationError
+
+    from scopegate.api.problems import details
+
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise RequestValidationError(details(error)) from None
+
+
+def _question(question: str, scope: str, alpha: float | None, k: int | None, explain: bool) -> Check:
+    from scopegate.api.schemas import CheckRequest
+
+    policy = {name: value for name, value in (("alpha", alpha), ("k", k)) if value is not None}
+    request: CheckRequest = _valid(
+        CheckRequest, {"question": question, "scope": scope, "policy": policy, "explain": explain}
+    )
+    return request.to_domain()
+
+
+async def _add_lines(services: Services, scope: str, path: Path, json: bool) -> None:
+    """Adds the facts of an NDJSON file, some at a time; where a line is wrong, what came before it stays."""
+    from scopegate.api.body import facts_of_lines
+
+    size = 0 if str(path) == "-" else path.stat().st_size  # noqa: ASYNC240
+    done = 0
+    with _stdin() if str(path) == "-" else path.open("rb") as file, _progress(f"add {path}", size) as advance:
+        while lines := list(islice(file, _CALL)):
+            if not all(map(bytes.isspace, lines)):
+                facts: list[NewFact] = facts_of_lines(lines, done + 1)
+                _added(await services.knowledge.add(scope, facts), json)
+            done += len(lines)
+            advance(sum(map(len, lines)))
+
+
+def _stdin() -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer)
+
+
+def _stdout() -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdout.buffer)
+
+
+# Showing
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr while a person looks on; total 0 where it is not known."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(what, total=total or None)
+        yield lambda amount: bars.advance(task, amount)
+
+
+def _print_json(body: Any) -> None:
+    from scopegate.api.replies import dump
+
+    print(dump(body).decode())
+
+
+def _added(added: Added, json: bool) -> None:
+    if json:
+        _print_json(added)
+    else:
+        print(f"{added.added} added, {added.duplicates} known already")
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    print(f"{verdict.decision}: {verdict.reason}")
+    if verdict.confusion is not None and verdict.confusion.spans:
+        print("not covered: " + ", ".join(span.text for span in verdict.confusion.spans))
+    gates = Table("gate", "passed", "score", "threshold", "status", "ms")
+    for result in verdict.gates:
+        gates.add_row(
+            result.gate,
+            {None: "", True: "yes", False: "no"}[result.passed],
+            "" if result.score is None else f"{result.score:.3f}",
+            f"{result.threshold:.3f}",
+            result.status,
+            f"{result.elapsed_ms:.1f}",
+        )
+    Console().print(gates)
+    _print_evidence(verdict.evidence)
+
+
+def _print_evidence(evidence: Sequence[Evidence]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not evidence:
+        return
+    found = Table("S/C", "C", "evidence", "source")
+    for fact in evidence:
+        found.add_row(f"{fact.ratio:.3f}", f"{fact.confidence:.2f}", Text(fact.text), Text(fact.source or ""))
+    Console().print(found)
