@@ -342,7 +342,7 @@ class Knowledge:
             view = self._views.get(name)
             try:
                 async with self._store.reading(name) as reader:
-                    if view is None or view.scope.incarnation != reader.scope.incarnation:
+                    if view is None or not view.can_follow(reader):
                         view = await self._opened(reader)
                     if view.revision != reader.scope.revision:
                         await view.follow(reader)

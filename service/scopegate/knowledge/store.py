@@ -85,8 +85,12 @@ class ScopeReader:
     def __init__(self, connection: AsyncConnection, key: int, forgotten_revision: int, scope: Scope) -> None:
         self._connection = connection
         self.key = key
-        self.forgotten_revision = forgotten_revision
+        self._forgotten_revision = forgotten_revision
         self.scope = scope
+
+    def reaches(self, incarnation: str, revision: int) -> bool:
+        """Whether every change since that revision of that incarnation can still be told."""
+        return incarnation == self.scope.incarnation and self._forgotten_revision <= revision <= self.scope.revision
 
     async def changed(self, after: int) -> AsyncIterator[list[StoredFact]]:
         """The facts of later revisions than after, in chunks; all of them for -1."""

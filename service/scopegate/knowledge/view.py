@@ -61,9 +61,13 @@ class ScopeView:
     async def restore(self, reader: ScopeReader) -> None:
         """Starts from a snapshot where one fits what the reader sees."""
         snapshot = await asyncio.to_thread(self._snapshots.load, self.scope.incarnation, self._index.kind)
-        if snapshot and reader.forgotten_revision <= snapshot.revision <= reader.scope.revision:
+        if snapshot and reader.reaches(snapshot.incarnation, snapshot.revision):
             self._index, self._records, self.revision = snapshot.index, snapshot.records, snapshot.revision
             await asyncio.to_thread(self._count)
+
+    def can_follow(self, reader: ScopeReader) -> bool:
+        """Whether the reader tells all that has changed since; else a new view must be made."""
+        return reader.reaches(self.scope.incarnation, self.revision)
 
     async def follow(self, reader: ScopeReader) -> None:
         """Takes over every change up to the reader's revision."""
