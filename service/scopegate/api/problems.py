@@ -67,7 +67,7 @@ def problem(status: int, detail: str, kind: str = "about:blank") -> Problem:
     return {
         "type": kind if kind == "about:blank" else f"urn:scopegate:{kind}",
         "title": title,
-        "status": status,
+        "status": int(status),
         "detail": detail,
     }
 

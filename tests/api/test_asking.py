@@ -1,0 +1,186 @@
+"""POST /check, /check/batch and /answer on real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+KNOWN = "Which pier does the night ferry to Harwick leave from?"
+UNKNOWN = "Who composed the opera about the clockmaker of Prague?"
+
+
+def check(client: TestClient, **request: Any) -> dict[str, Any]:
+    answer = client.post("/check", json=request)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def test_what_is_known_is_answerable(client: TestClient) -> None:
+    verdict = check(client, question=KNOWN)
+    assert verdict["decision"] == "ANSWERABLE"
+    assert verdict["refused_by"] is None
+    assert verdict["would_refuse"] is False
+    assert verdict["confusion"] is None
+    assert [gate["gate"] for gate in verdict["gates"]] == ["hard", "probe"]
+    assert all(gate["passed"] and gate["status"] == "ok" for gate in verdict["gates"])
+    best = verdict["evidence"][0]
+    assert "pier 4" in best["text"]
+    assert best["ratio"] == pytest.approx(best["distance"] / best["confidence"])
+    assert verdict["gates"][0]["score"] == best["ratio"]
+    assert verdict["scope"] == "default"
+    assert verdict["revision"] >= 1
+
+
+def test_a_refusal_is_a_200_that_says_why(client: TestClient) -> None:
+    verdict = check(client, question=UNKNOWN)
+    assert verdict["decision"] == "REFUSAL"
+    assert verdict["would_refuse"] is True
+    assert verdict["refused_by"] == "hard"
+    assert verdict["gates"][1]["status"] == "skipped"
+    assert verdict["gates"][1]["passed"] is None
+    for span in verdict["confusion"]["spans"]:
+        assert UNKNOWN[span["start"] : span["end"]] == span["text"]
+
+
+def test_explain_asks_every_gate(client: TestClient) -> None:
+    verdict = check(client, question=UNKNOWN, explain=True)
+    assert verdict["refused_by"] == "hard"
+    assert [gate["status"] for gate in verdict["gates"]] == ["ok", "ok"]
+
+
+def test_observe_does_not_refuse(client: TestClient) -> None:
+    verdict = check(client, question=UNKNOWN, policy={"mode": "observe"})
+    assert verdict["decision"] == "ANSWERABLE"
+    assert verdict["would_refuse"] is True
+
+
+def test_policy_overrides_field_by_field(client: TestClient) -> None:
+    verdict = check(client, question=KNOWN, policy={"alpha": 0.001, "k": 1, "gates": ["hard"]})
+    assert verdict["refused_by"] == "hard"
+    assert verdict["gates"][0]["threshold"] == 0.001
+    assert len(verdict["gates"]) == len(verdict["evidence"]) == 1
+
+
+def test_passages_are_judged_instead(client: TestClient) -> None:
+    passage = {"text": "Anneke Vos composed the opera about the clockmaker of Prague.", "source": "programme"}
+    verdict = check(client, question=UNKNOWN, passages=[passage, {"id": "x", "text": "It rained."}])
+    assert verdict["decision"] == "ANSWERABLE"
+    assert verdict["revision"] is None
+    assert verdict["evidence"][0]["id"].startswith("p1")
+    assert verdict["evidence"][0]["source"] == "programme"
+
+
+def test_a_conversation_asks_its_last_user_turn(client: TestClient) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": UNKNOWN},
+        {"role": "assistant", "content": "I do not know."},
+        {"role": "user", "content": KNOWN},
+        {"role": "assistant", "content": ""},
+    ]
+    assert check(client, messages=messages)["decision"] == "ANSWERABLE"
+    assert check(client, messages=messages[:3])["decision"] == "REFUSAL"
+
+
+def test_nulls_stand_for_nothing_given(client: TestClient) -> None:
+    nothing = {"messages": None, "passages": None, "min_revision": None, "deadline_ms": None}
+    assert check(client, question=KNOWN, **nothing)["decision"] == "ANSWERABLE"
+
+
+def test_unknown_scope_is_404(client: TestClient) -> None:
+    answer = client.post("/check", json={"question": KNOWN, "scope": "nowhere"})
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"] == "urn:scopegate:unknown-scope"
+    assert "nowhere" in answer.json()["detail"]
+
+
+def test_a_revision_that_does_not_come_is_503(client: TestClient) -> None:
+    answer = client.post("/check", json={"question": KNOWN, "min_revision": 10**6, "deadline_ms": 50})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_a_deadline_that_passes_refuses_or_fails(client: TestClient) -> None:
+    passages = [{"text": " ".join(f"Pier {n} is closed on day {m}." for m in range(300))} for n in range(64)]
+    late = {"question": KNOWN, "passages": passages, "deadline_ms": 1}
+    verdict = check(client, **late)
+    assert verdict["decision"] == "REFUSAL"
+    assert verdict["gates"][0]["status"] == "deadline"
+    assert check(client, **late, policy={"on_error": "answer"})["decision"] == "ANSWERABLE"
+    assert client.post("/check", json={**late, "policy": {"on_error": "fail"}}).status_code == 503
+
+
+def test_server_timing_names_every_gate(client: TestClient) -> None:
+    timing = client.post("/check", json={"question": KNOWN}).headers["server-timing"]
+    assert [entry.split(";")[0].strip() for entry in timing.split(",")] == ["hard", "probe", "total"]
+
+
+def test_batch_answers_in_order_and_bad_items_spoil_nothing(client: TestClient) -> None:
+    items = [
+        {"question": KNOWN},
+        {"question": " "},
+        {"question": UNKNOWN},
+        {"question": KNOWN, "scope": "nowhere"},
+        {"question": KNOWN, "policy": {"k": 0}},
+        "not even an object",
+    ]
+    answer = client.post("/check/batch", json={"items": items})
+    assert answer.status_code == 200
+    results = answer.json()["results"]
+    assert [result.get("decision", result.get("status")) for result in results] == [
+        "ANSWERABLE",
+        422,
+        "REFUSAL",
+        404,
+        422,
+        422,
+    ]
+    assert results[4]["errors"][0]["loc"] == ["policy", "k"]
+
+
+def test_batch_has_bounds(client: TestClient) -> None:
+    assert client.post("/check/batch", json={"items": []}).status_code == 422
+    items = [{"question": KNOWN}] * 257
+    assert client.post("/check/batch", json={"items": items}).status_code == 422
+    assert len(client.post("/check/batch", json={"items": items[1:]}).json()["results"]) == 256
+
+
+def test_answer_cites_what_it_says(client: TestClient) -> None:
+    answer = client.post("/answer", json={"question": KNOWN}).json()
+    assert answer["decision"] == "ANSWER"
+    assert answer["model"] == "extractive"
+    assert answer["refusal"] is None
+    assert "pier 4" in answer["answer"]
+    assert answer["evidence"]
+    assert all(cited["text"] in answer["answer"] for cited in answer["evidence"])
+    assert answer["verdict"]["decision"] == "ANSWERABLE"
+
+
+def test_answer_refuses_in_a_sentence(client: TestClient) -> None:
+    answer = client.post("/answer", json={"question": UNKNOWN}).json()
+    assert answer["decision"] == "REFUSAL"
+    assert answer["answer"] is None
+    assert answer["evidence"] == []
+    assert answer["refusal"]
+    assert answer["verdict"]["refused_by"] == "hard"
+
+
+@pytest.mark.parametrize("path", ["/check", "/answer"])
+def test_streaming_is_not_there_yet(client: TestClient, path: str) -> None:
+    answer = client.post(path, json={"question": KNOWN, "stream": True})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["loc"] == ["body", "stream"]
+
+
+def test_an_embed_queue_that_is_full_is_503_at_once(open_app: Callable[..., TestClient]) -> None:
+    client = open_app(embed_queue=1)
+    passages = [{"text": f"Ferry {n} is late."} for n in range(64)]
+    answer = client.post("/check", json={"question": KNOWN, "passages": passages})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json()["type"] == "urn:scopegate:overloaded"
