@@ -13,6 +13,7 @@ from scopegate.api.edge import Edge
 from scopegate.api.keys import Keys
 from scopegate.api.metrics import Metrics
 from scopegate.api.openapi import document
+from scopegate.api.parts import Parts
 from scopegate.services import Services
 from scopegate.settings import Settings
 
@@ -41,9 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.services = services
-    app.state.keys = keys
-    app.state.metrics = metrics
+    app.state.parts = Parts(services, keys, metrics)
     app.add_middleware(Edge, settings=settings, metrics=metrics)
     problems.install(app)
     for router in (asking.router, scopes.router, facts.router, operation.router):

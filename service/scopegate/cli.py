@@ -443,3 +443,7 @@ def _print_evidence(evidence: Sequence[Evidence]) -> None:
     for fact in evidence:
         found.add_row(f"{fact.ratio:.3f}", f"{fact.confidence:.2f}", Text(fact.text), Text(fact.source or ""))
     Console().print(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,13 +11,12 @@ from fastapi import APIRouter, Depends, Response
 
 from scopegate.api import problems
 from scopegate.api.body import Body
-from scopegate.api.keys import Keys, Role
-from scopegate.api.parts import Allow, GivenKeys, GivenMetrics, GivenServices
+from scopegate.api.keys import Role
+from scopegate.api.parts import Allow, Given, Parts
 from scopegate.api.problems import Problem
 from scopegate.api.replies import reply
 from scopegate.api.schemas import BatchRequest, BatchResult, CheckRequest
 from scopegate.domain import Answer, Check, Forbidden, ScopegateError, Verdict
-from scopegate.services import Services
 
 router = APIRouter(tags=["asking"], dependencies=[Depends(Allow(Role.CHECK))])
 log = structlog.get_logger("scopegate.asking")
@@ -32,14 +31,12 @@ _BATCH = Body(BatchRequest)
     openapi_extra=_CHECK.openapi_extra,
     responses=problems.documented(404, 413, 415),
 )
-async def check(
-    request: Annotated[CheckRequest, Depends(_CHECK)], services: GivenServices, keys: GivenKeys, metrics: GivenMetrics
-) -> Response:
+async def check(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
     """May this question be answered from the scope's knowledge, or from the passages given? A refusal is a 200."""
-    asked = _permitted(request, services, keys)
-    verdict = await services.gatekeeper.check(asked)
-    metrics.judged(verdict)
-    _note(services, asked, verdict)
+    asked = _permitted(request, parts)
+    verdict = await parts.services.gatekeeper.check(asked)
+    parts.metrics.judged(verdict)
+    _note(parts, asked, verdict)
     return reply(verdict, headers=_timing([verdict]))
 
 
@@ -49,21 +46,19 @@ async def check(
     openapi_extra=_BATCH.openapi_extra,
     responses=problems.documented(413, 415),
 )
-async def check_batch(
-    request: Annotated[BatchRequest, Depends(_BATCH)], services: GivenServices, keys: GivenKeys, metrics: GivenMetrics
-) -> Response:
+async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: Given) -> Response:
     """Up to 256 checks side by side; each is answered with a verdict or a problem, in order."""
 
     async def judge(item: CheckRequest | Problem) -> Verdict | Problem:
         if not isinstance(item, CheckRequest):
             return item
         try:
-            asked = _permitted(item, services, keys)
-            verdict = await services.gatekeeper.check(asked)
+            asked = _permitted(item, parts)
+            verdict = await parts.services.gatekeeper.check(asked)
         except ScopegateError as error:
             return problems.of_error(error)
-        metrics.judged(verdict)
-        _note(services, asked, verdict)
+        parts.metrics.judged(verdict)
+        _note(parts, asked, verdict)
         return verdict
 
     results = await asyncio.gather(*map(judge, request.items))
@@ -78,22 +73,20 @@ async def check_batch(
     openapi_extra=_CHECK.openapi_extra,
     responses=problems.documented(404, 413, 415),
 )
-async def answer(
-    request: Annotated[CheckRequest, Depends(_CHECK)], services: GivenServices, keys: GivenKeys, metrics: GivenMetrics
-) -> Response:
+async def answer(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
     """An answer with the evidence that it rests on, or a refusal that says why; both are a 200."""
-    asked = _permitted(request, services, keys)
-    answered = await services.answerer.answer(asked)
-    metrics.judged(answered.verdict)
-    _note(services, asked, answered.verdict)
+    asked = _permitted(request, parts)
+    answered = await parts.services.answerer.answer(asked)
+    parts.metrics.judged(answered.verdict)
+    _note(parts, asked, answered.verdict)
     return reply(answered, headers=_timing([answered.verdict]))
 
 
-def _permitted(request: CheckRequest, services: Services, keys: Keys) -> Check:
+def _permitted(request: CheckRequest, parts: Parts) -> Check:
     """The check asked for. Raises UnknownScope, or Forbidden where it overrides what the scope keeps to itself."""
     asked = request.to_domain()
-    allowed = services.knowledge.scope_of(asked.scope).overridable
-    if allowed is None and keys.open:
+    allowed = parts.services.knowledge.scope_of(asked.scope).overridable
+    if allowed is None and parts.keys.open:
         return asked
     forbidden = sorted(asked.overrides.keys() - set(allowed or ()))
     if forbidden:
@@ -110,6 +103,6 @@ def _timing(verdicts: Iterable[Verdict]) -> dict[str, str]:
     return {"Server-Timing": ", ".join(f"{gate};dur={ms:.2f}" for gate, ms in spent.items())}
 
 
-def _note(services: Services, asked: Check, verdict: Verdict) -> None:
-    if services.settings.log_questions:
+def _note(parts: Parts, asked: Check, verdict: Verdict) -> None:
+    if parts.services.settings.log_questions:
         log.info("judged", question=asked.question, decision=verdict.decision, verdict=verdict.id)

@@ -29,8 +29,11 @@ LARGE = 64 * 1024
 
 def media_type(request: Request, *accepted: str) -> str:
     """The body's media type. Raises a 415 where it is none of those accepted, or not in UTF-8."""
+    declared = request.headers.get("content-type", "")
+    if declared in accepted:
+        return declared
     header = Message()
-    header["content-type"] = request.headers.get("content-type", "application/octet-stream")
+    header["content-type"] = declared
     kind = header.get_content_type()
     if kind not in accepted or header.get_content_charset("utf-8") != "utf-8":
         raise HTTPException(415, f"the body must be {' or '.join(accepted)} in UTF-8, and its Content-Type must say so")

@@ -12,10 +12,10 @@ from fastapi.responses import StreamingResponse
 from scopegate.api import problems
 from scopegate.api.body import NDJSON, Body, FactsBody
 from scopegate.api.keys import Role
-from scopegate.api.parts import Allow, GivenServices
+from scopegate.api.parts import Allow, Given
 from scopegate.api.replies import dump, reply
 from scopegate.api.schemas import DocumentsRequest, FactChange, FactId, FactsQuery, ScopeName
-from scopegate.domain import Added, Fact, NewFact, Page, Split
+from scopegate.domain import Added, Fact, Invalid, NewFact, Page, Split
 
 router = APIRouter(tags=["knowledge"], dependencies=[Depends(Allow(Role.WRITE))])
 ScopeInPath = Annotated[ScopeName, Path()]
@@ -34,26 +34,24 @@ _CHUNK = 64 * 1024
     openapi_extra=_FACTS.openapi_extra,
     responses=problems.documented(409, 413, 415, 507),
 )
-async def add_facts(
-    scope: ScopeInPath, facts: Annotated[list[NewFact], Depends(_FACTS)], services: GivenServices
-) -> Response:
+async def add_facts(scope: ScopeInPath, facts: Annotated[list[NewFact], Depends(_FACTS)], parts: Given) -> Response:
     """Adds facts, all or none, and creates the scope where it is new; durable before it answers.
 
     A known id, or a known text, gets another provenance.
     """
-    return reply(await services.knowledge.add(scope, facts), 201)
+    return reply(await parts.services.knowledge.add(scope, facts), 201)
 
 
 @router.get("/scopes/{scope}/facts", response_model=Page[Fact], responses=problems.documented(404))
-async def list_facts(scope: ScopeInPath, page: Annotated[FactsQuery, Query()], services: GivenServices) -> Response:
+async def list_facts(scope: ScopeInPath, page: Annotated[FactsQuery, Query()], parts: Given) -> Response:
     """The facts, oldest first; with q, those closest in meaning to it first."""
-    return reply(await services.knowledge.facts(scope, page.limit, page.cursor, page.q))
+    return reply(await parts.services.knowledge.facts(scope, page.limit, page.cursor, page.q))
 
 
 @router.get("/scopes/{scope}/facts/{id}", response_model=Fact, responses=problems.documented(404))
-async def get_fact(scope: ScopeInPath, id: IdInPath, services: GivenServices) -> Response:  # noqa: A002
+async def get_fact(scope: ScopeInPath, id: IdInPath, parts: Given) -> Response:  # noqa: A002
     """A fact with its provenances."""
-    return reply(await services.knowledge.fact(scope, id))
+    return reply(await parts.services.knowledge.fact(scope, id))
 
 
 @router.patch(
@@ -66,10 +64,12 @@ async def correct_fact(
     scope: ScopeInPath,
     id: IdInPath,  # noqa: A002
     change: Annotated[FactChange, Depends(_CHANGE)],
-    services: GivenServices,
+    parts: Given,
 ) -> Response:
     """Corrects a fact; the next check sees it."""
-    corrected = await services.knowledge.correct(
+    if not change:
+        raise Invalid("give at least one of text, confidence and metadata")
+    corrected = await parts.services.knowledge.correct(
         scope,
         id,
         text=change.get("text"),
@@ -80,9 +80,9 @@ async def correct_fact(
 
 
 @router.delete("/scopes/{scope}/facts/{id}", status_code=204, responses=problems.documented(404, 507))
-async def remove_fact(scope: ScopeInPath, id: IdInPath, services: GivenServices) -> Response:  # noqa: A002
+async def remove_fact(scope: ScopeInPath, id: IdInPath, parts: Given) -> Response:  # noqa: A002
     """Removes a fact with all its provenances; the next check does not see it."""
-    await services.knowledge.remove(scope, id)
+    await parts.services.knowledge.remove(scope, id)
     return Response(status_code=204)
 
 
@@ -94,11 +94,11 @@ async def remove_fact(scope: ScopeInPath, id: IdInPath, services: GivenServices)
     responses=problems.documented(409, 413, 415, 507),
 )
 async def add_documents(
-    scope: ScopeInPath, request: Annotated[DocumentsRequest, Depends(_DOCUMENTS)], services: GivenServices
+    scope: ScopeInPath, request: Annotated[DocumentsRequest, Depends(_DOCUMENTS)], parts: Given
 ) -> Response:
     """Splits documents into sentences, each a fact; an id posted again replaces what it gave before."""
     documents = [document.to_domain() for document in request.documents]
-    return reply(await services.knowledge.add_documents(scope, documents), 201)
+    return reply(await parts.services.knowledge.add_documents(scope, documents), 201)
 
 
 @router.get(
@@ -112,10 +112,10 @@ async def add_documents(
         **problems.documented(404),
     },
 )
-async def export(scope: ScopeInPath, services: GivenServices) -> Response:
+async def export(scope: ScopeInPath, parts: Given) -> Response:
     """Every fact with its provenances, a line each."""
-    await services.knowledge.scope(scope)
-    return StreamingResponse(_lines(services.knowledge.export(scope)), media_type=NDJSON)
+    await parts.services.knowledge.scope(scope)
+    return StreamingResponse(_lines(parts.services.knowledge.export(scope)), media_type=NDJSON)
 
 
 async def _lines(facts: AsyncIterator[Fact]) -> AsyncIterator[bytes]:

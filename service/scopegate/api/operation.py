@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from scopegate.api import problems
 from scopegate.api.keys import Role
-from scopegate.api.parts import Allow, GivenMetrics, GivenServices
+from scopegate.api.parts import Allow, Given
 from scopegate.api.replies import reply
 from scopegate.api.schemas import Health
 
@@ -24,18 +24,18 @@ async def livez() -> Response:
 
 
 @router.get("/readyz", response_model=Health, responses=problems.only(503))
-async def readyz(services: GivenServices) -> Response:
+async def readyz(parts: Given) -> Response:
     """Whether it can answer; where not, the problem's detail names what is missing."""
-    missing = services.knowledge.not_ready()
+    missing = parts.services.knowledge.not_ready()
     if missing:
         return problems.response(problems.problem(503, "; ".join(missing), "not-ready"))
     return reply(Health(status="ready"))
 
 
 @router.get("/metrics", dependencies=_any_key, include_in_schema=False)
-async def metrics(metrics: GivenMetrics) -> Response:
+async def metrics(parts: Given) -> Response:
     """The service's figures, for Prometheus."""
-    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/openapi.json", dependencies=_any_key, include_in_schema=False)

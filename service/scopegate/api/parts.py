@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, cast
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, HTTPException
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import HTTPConnection
 
 from scopegate.api.keys import Keys, Role
 from scopegate.api.metrics import Metrics
 from scopegate.services import Services
 
-_bearer = HTTPBearer(auto_error=False, description="One of the keys in SCOPEGATE_API_KEYS, where it is set.")
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one app's routes work with; its state holds it under the name parts."""
+
+    services: Services
+    keys: Keys
+    metrics: Metrics
 
 
-async def _services(request: Request) -> Services:
-    return cast(Services, request.app.state.services)
+def _parts(connection: HTTPConnection) -> Parts:
+    return cast(Parts, connection.app.state.parts)
 
 
-async def _keys(request: Request) -> Keys:
-    return cast(Keys, request.app.state.keys)
+async def _given(connection: HTTPConnection) -> Parts:
+    return _parts(connection)
 
 
-async def _metrics(request: Request) -> Metrics:
-    return cast(Metrics, request.app.state.metrics)
+Given = Annotated[Parts, Depends(_given)]
 
 
-GivenServices = Annotated[Services, Depends(_services)]
-GivenKeys = Annotated[Keys, Depends(_keys)]
-GivenMetrics = Annotated[Metrics, Depends(_metrics)]
-
-
-class Allow:
+class Allow(HTTPBearer):
     """A dependency that lets through those whose key has the role; everybody while the service is open."""
 
     def __init__(self, role: Role) -> None:
+        super().__init__(
+            scheme_name="key", description="One of the keys in SCOPEGATE_API_KEYS, where it is set.", auto_error=False
+        )
         self._role = role
 
-    async def __call__(
-        self, keys: GivenKeys, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-    ) -> None:
+    async def __call__(self, request: HTTPConnection) -> HTTPAuthorizationCredentials | None:
         """Raises a 401 without a key of ours, a 403 with one that may not."""
+        keys = _parts(request).keys
         if keys.open:
-            return
+            return None
+        bearer = await super().__call__(request)
         role = None if bearer is None else keys.role(bearer.credentials)
         if role is None:
             raise HTTPException(
@@ -50,3 +56,4 @@ class Allow:
             )
         if role < self._role:
             raise HTTPException(403, f"this needs a key with the role {self._role.name.lower()}")
+        return bearer

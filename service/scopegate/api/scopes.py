@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from scopegate.api import problems
 from scopegate.api.body import Body
 from scopegate.api.keys import Role
-from scopegate.api.parts import Allow, GivenServices
+from scopegate.api.parts import Allow, Given
 from scopegate.api.replies import reply
 from scopegate.api.schemas import PageQuery, ScopeBody, ScopeChange, ScopeName
 from scopegate.domain import Page, Scope
@@ -27,10 +27,10 @@ _CHANGE = Body(ScopeChange)
     dependencies=[Depends(Allow(Role.WRITE))],
     responses=problems.documented(),
 )
-async def list_scopes(page: Annotated[PageQuery, Query()], services: GivenServices) -> Response:
+async def list_scopes(page: Annotated[PageQuery, Query()], parts: Given) -> Response:
     """The scopes, by name."""
-    found = await services.knowledge.scopes(page.limit, page.cursor)
-    return reply(Page([_body(services, scope) for scope in found.items], found.next_cursor))
+    found = await parts.services.knowledge.scopes(page.limit, page.cursor)
+    return reply(Page([_body(parts.services, scope) for scope in found.items], found.next_cursor))
 
 
 @router.get(
@@ -39,9 +39,9 @@ async def list_scopes(page: Annotated[PageQuery, Query()], services: GivenServic
     dependencies=[Depends(Allow(Role.WRITE))],
     responses=problems.documented(404),
 )
-async def get_scope(scope: InPath, services: GivenServices) -> Response:
+async def get_scope(scope: InPath, parts: Given) -> Response:
     """A scope: its policy, its counts, its revision."""
-    return reply(_body(services, await services.knowledge.scope(scope)))
+    return reply(_body(parts.services, await parts.services.knowledge.scope(scope)))
 
 
 @router.put(
@@ -51,21 +51,19 @@ async def get_scope(scope: InPath, services: GivenServices) -> Response:
     openapi_extra=_CHANGE.openapi_extra,
     responses={201: {"model": ScopeBody, "description": "Created"}, **problems.documented(409, 413, 415, 507)},
 )
-async def put_scope(
-    scope: InPath, change: Annotated[ScopeChange, Depends(_CHANGE)], services: GivenServices
-) -> Response:
+async def put_scope(scope: InPath, change: Annotated[ScopeChange, Depends(_CHANGE)], parts: Given) -> Response:
     """Creates a scope (201) or changes it (200); what is not given stays."""
     overridable: tuple[str, ...] | Literal["keep"] | None = "keep"
     if "overridable" in change.model_fields_set:
         overridable = change.overridable
-    now, created = await services.knowledge.put_scope(
+    now, created = await parts.services.knowledge.put_scope(
         scope,
         policy=change.policy,
         overridable=overridable,
         embedder=change.embedder,
         reembed=change.reembed,
     )
-    return reply(_body(services, now), 201 if created else 200)
+    return reply(_body(parts.services, now), 201 if created else 200)
 
 
 @router.delete(
@@ -74,9 +72,9 @@ async def put_scope(
     dependencies=[Depends(Allow(Role.ADMIN))],
     responses=problems.documented(404, 507),
 )
-async def delete_scope(scope: InPath, services: GivenServices) -> Response:
+async def delete_scope(scope: InPath, parts: Given) -> Response:
     """Deletes a scope with all it knows; the scope 'default' comes back empty."""
-    await services.knowledge.delete_scope(scope)
+    await parts.services.knowledge.delete_scope(scope)
     return Response(status_code=204)
 
 
