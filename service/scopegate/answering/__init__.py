@@ -1,0 +1,1 @@
+"""Answers made from evidence, and from nothing else."""

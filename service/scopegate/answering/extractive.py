@@ -1,0 +1,66 @@
+"""Answers without an LLM: the sentences of the evidence that answer, verbatim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scopegate.domain import Evidence
+from scopegate.gate.features import Kind, Question, answer_places, read_question, read_sentence, substitutes
+
+# What a sentence's coverage of the question and an answer of the kind asked for are worth beside its similarity;
+# chosen on train data, see models/feature-probe/README.md.
+_COVERAGE = 0.5
+_ANSWER = 0.15
+# A second sentence must cover at least this share of the question that the first does not.
+_GAIN = 0.2
+
+_ASKED_FOR = {
+    Kind.NAME: "a name",
+    Kind.DATE: "a date",
+    Kind.PLACE: "a place",
+    Kind.NUMBER: "a number",
+    Kind.REASON: "a reason",
+    Kind.MANNER: "a way",
+}
+
+
+def extract(
+    question: str, evidence: Sequence[Evidence], rarity: Callable[[str], float]
+) -> tuple[tuple[Evidence, ...], str]:
+    """The one or two pieces of evidence that answer the question best, and a sentence that says why these.
+
+    evidence: at least one. A second piece is taken only where it covers informative words of the question that the
+    first leaves uncovered. Raises ValueError where there is no evidence.
+    """
+    if not evidence:
+        raise ValueError("an answer needs evidence")
+    asked = read_question(question)
+    weights = {word.stem: rarity(word.stem) for word in asked.words}
+    total = sum(weights.values()) or 1.0
+
+    def covered(held: Evidence) -> set[str]:
+        sentence = read_sentence(held.text)
+        return {stem for stem in weights if stem in sentence.places} | substitutes(asked, sentence)
+
+    def share(stems: set[str]) -> float:
+        return sum(weights[stem] for stem in stems) / total
+
+    def score(held: Evidence) -> float:
+        answers = bool(answer_places(asked, read_sentence(held.text)))
+        return 1.0 - held.ratio / 2.0 + _COVERAGE * share(covered(held)) + _ANSWER * answers
+
+    first = max(evidence, key=score)
+    left = weights.keys() - covered(first)
+    rest = [held for held in evidence if held is not first and share(covered(held) & left) >= _GAIN]
+    chosen = (first, max(rest, key=lambda held: (share(covered(held) & left), score(held)))) if rest else (first,)
+    return chosen, _reason(asked, chosen, set().union(*map(covered, chosen)))
+
+
+def _reason(asked: Question, chosen: Sequence[Evidence], covered: set[str]) -> str:
+    shared = ", ".join(f"“{word.text}”" for word in asked.words if word.stem in covered)
+    said = f"shares {shared} with the question" if shared else "is the closest in meaning to the question"
+    if len(chosen) > 1:
+        return f"Together these sentences cover the question best: what they say {said}."
+    kind = _ASKED_FOR.get(asked.kind)
+    gives = kind and answer_places(asked, read_sentence(chosen[0].text))
+    return f"This sentence {said} and gives {kind}, which it asks for." if gives else f"This sentence {said}."

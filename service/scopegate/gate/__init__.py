@@ -1,0 +1,1 @@
+"""Judgements whether a question may be answered."""
