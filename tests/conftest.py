@@ -89,12 +89,16 @@ class Server:
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         """Signals the process, and returns its exit code."""
-        self.client.close()
         self.process.send_signal(by)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for the process to end, and returns its exit code."""
         code = self.process.wait(30)
+        self.client.close()
         self._reader.join(10)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
         return code
 
 
@@ -109,5 +113,4 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in started:
-        if server.process.poll() is None:
-            server.stop(signal.SIGKILL)
+        server.stop(signal.SIGKILL)

@@ -116,6 +116,6 @@ def test_an_open_service_keeps_to_what_a_scope_names(client: TestClient) -> None
     assert answer.status_code == 403
 
 
-def test_malformed_keys_do_not_start(tmp_path: object) -> None:
+def test_malformed_keys_do_not_start() -> None:
     with pytest.raises(Invalid, match="entry 2"):
         create_app(Settings(api_keys="check:fine,owner:hush"))

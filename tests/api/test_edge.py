@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -20,7 +21,7 @@ def test_a_request_id_is_echoed(client: TestClient, given: str) -> None:
 
 @pytest.mark.parametrize("given", [None, "", "x" * 129, "caf\u00e9", "a\tb"])
 def test_a_request_id_is_made(client: TestClient, given: str | None) -> None:
-    headers = {} if given is None else {"X-Request-ID": given.encode("latin-1")}
+    headers = {} if given is None else {b"X-Request-ID": given.encode("latin-1")}
     made = {client.get("/livez", headers=headers).headers["x-request-id"] for _ in range(2)}
     assert len(made) == 2
     assert all(len(each) == 26 for each in made)
@@ -106,17 +107,17 @@ def test_two_apps_count_apart(client: TestClient, open_app: Callable[..., TestCl
     assert not any("/check" in dict(labels).values() for _, labels in other)
 
 
-def test_ready_says_what_is_missing(open_app: Callable[..., TestClient], tmp_path: object) -> None:
+def test_ready_says_what_is_missing(open_app: Callable[..., TestClient]) -> None:
     client = open_app()
     assert client.get("/livez").json() == {"status": "alive"}
     assert client.get("/readyz").json() == {"status": "ready"}
 
 
-def test_a_store_that_does_not_answer_is_not_ready(tmp_path: object) -> None:
+def test_a_store_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
     from scopegate.app import create_app
     from scopegate.settings import Settings
 
-    settings = Settings(data_dir=tmp_path, database_url="sqlite:////proc/no/such.db")  # type: ignore[arg-type]
+    settings = Settings(data_dir=tmp_path, database_url="sqlite:////proc/no/such.db")
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
         answer = client.get("/readyz")
         assert answer.status_code == 503

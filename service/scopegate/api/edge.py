@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from time import perf_counter
 
 import structlog
@@ -86,8 +85,7 @@ class Edge:
         self._metrics.seconds.labels(template).observe(seconds)
         # The query string is left out: ?q= is a question.
         write = log.debug if watching else log.info
-        with contextlib.suppress(BrokenPipeError):
-            write("request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000, 2))
+        write("request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000, 2))
 
 
 def _request_id(given: bytes | None) -> str:
