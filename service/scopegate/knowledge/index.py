@@ -115,11 +115,11 @@ class VectorIndex:
     def nearest(self, question: Vectors, k: int) -> list[Neighbour]:
         """The k best facts by S/C, best first (Learn to Refuse, eq. 2); fewer where the scope has fewer.
 
-        Every fact beyond the neighbours fetched has an S no less than theirs and a C no higher than the scope's
-        highest, so once that quotient reaches the k-th best S/C, nothing better is left to find.
+        In a graph, every fact beyond the neighbours fetched has an S no less than theirs and a C no higher than the
+        scope's highest, so once that quotient reaches the k-th best S/C, nothing better is left to find.
         """
         depth = max(FIRST_FETCH, 2 * k)
-        while depth < len(self._keys) and (self._is_exact or depth <= LAST_FETCH):
+        while not self._is_exact and depth <= min(LAST_FETCH, len(self._keys)):
             distances, positions = self._search(question, depth)
             if len(positions) < depth:
                 break
@@ -211,11 +211,15 @@ class VectorIndex:
         ]
 
     def _nearest_of_all(self, question: Vectors, k: int) -> list[Neighbour]:
+        distances = np.empty(len(self._keys), np.float32)
+        question = np.ascontiguousarray(question, np.float32)
+        pointer = faiss.swig_ptr
+        vectors = _exact_storage(self.faiss).get_xb()
+        faiss.fvec_L2sqr_ny(pointer(distances), pointer(question), vectors, self.kind.dimension, len(distances))
         live = np.flatnonzero(self._alive)
-        distances = np.clip(2 - 2 * (self._vectors() @ question), 0, 4)[live]
-        ratios = distances / self._confidences[live]
+        distances = distances[live]
         if k < len(live):
-            best = np.argpartition(ratios, k)[:k]
+            best = np.argpartition(distances / self._confidences[live], k)[:k]
             live, distances = live[best], distances[best]
         return self._best(distances, live, k)
 

@@ -1,0 +1,62 @@
+# `make demo` shows scopegate at work, `make test` runs everything that CI runs. Both do their own set-up.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+
+.PHONY: demo serve test unit lint services bench quality wheel clean
+
+demo: $(VENV)/.runtime  ## a service, sample knowledge, a check, an answer, a refusal
+	$(BIN)/python demo/demo.py
+
+serve: $(VENV)/.runtime  ## a service that keeps running, on http://127.0.0.1:8080
+	$(BIN)/scopegate serve
+
+test: $(VENV)/.test services lint  ## everything that CI runs
+	$(BIN)/pytest
+
+unit: $(VENV)/.test  ## the fast tests
+	$(BIN)/pytest tests/unit
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test  ## every figure that the README claims; takes about half an hour
+	$(BIN)/python -m benchmarks.all
+
+quality: $(VENV)/.runtime  ## what the gates get right; DATA=folder with the labelled questions
+	$(BIN)/python -m benchmarks.quality $(DATA)
+
+services:  ## the servers that tests start: installs what is missing
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1 || $(MAKE) --no-print-directory install-postgres
+
+.PHONY: install-postgres
+install-postgres:
+	@if command -v apt-get >/dev/null; then $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq postgresql; \
+	elif command -v dnf >/dev/null; then $(SUDO) dnf install -y -q postgresql-server; \
+	elif command -v brew >/dev/null; then brew install -q postgresql; \
+	else echo "install Postgres for the tests in tests/services" >&2; exit 1; fi
+
+wheel: $(VENV)/.runtime
+	$(BIN)/pip wheel -q --no-deps -w dist .
+
+clean:
+	rm -rf $(VENV) dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install -q -e .
+	touch $@
+
+# torch comes first and pinned, so that the extra `local` finds it and nothing fetches a GPU build for the tests.
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.runtime
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[local,postgres]' --group test
+	touch $@

@@ -1,0 +1,1 @@
+"""Each figure that the README claims, as a command."""

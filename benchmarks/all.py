@@ -1,0 +1,8 @@
+"""Every benchmark, one after the other."""
+
+import subprocess
+import sys
+
+for name in ("embedder", "check", "start", "ingest", "index"):
+    print(f"\n$ python -m benchmarks.{name}", flush=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
