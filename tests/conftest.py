@@ -71,13 +71,20 @@ class Server:
             env=os.environ | environment,
             stderr=subprocess.PIPE,
         )
+        self.client = httpx.Client(timeout=30)
         self.log: list[dict[str, Any]] = []
+        self.url = ""
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._listening.wait(READY_S), self.log
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+
+    def start(self) -> Server:
+        """Waits until it is ready."""
+        assert self._listening.wait(READY_S)
+        assert self.url, self.log
+        self.client.base_url = httpx.URL(self.url)
         wait_ready(self.client)
+        return self
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -86,6 +93,7 @@ class Server:
             if self.log[-1]["event"] == "listening":
                 self.url = self.log[-1]["url"]
                 self._listening.set()
+        self._listening.set()
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         """Signals the process, and returns its exit code."""
@@ -109,7 +117,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
     def start(**environment: str) -> Server:
         started.append(Server(tmp_path / "data", **environment))
-        return started[-1]
+        return started[-1].start()
 
     yield start
     for server in started:

@@ -128,7 +128,7 @@ def test_corrections_and_removals_are_seen_by_the_next_check(client: TestClient)
     assert corrected.json()["metadata"] == {"seen": True}
     verdict = client.post("/check", json=question).json()
     assert verdict["decision"] == "ANSWERABLE"
-    assert verdict["evidence"][0]["confidence"] == 0.7
+    assert verdict["evidence"][0]["confidence"] == pytest.approx(0.7)
 
     assert client.delete(f"/scopes/boats/facts/{id_}").status_code == 204
     assert client.post("/check", json=question).json()["decision"] == "REFUSAL"
