@@ -51,18 +51,18 @@ Alpha = Annotated[float | None, typer.Option(help="The hard gate's threshold for
 K = Annotated[int | None, typer.Option("--k", help="How many facts are evidence for this question.")]
 
 
-def main() -> None:
-    """The console script. A wrong command line is an error like others: 1, since 2 is a refusal."""
-    import typer.rich_utils
-    from typer._click.exceptions import ClickException
+class _RefusedError(Exception):
+    """The question may not be answered; what there is to say was said."""
 
+
+def main() -> None:
+    """The console script. A wrong command line is an error like others, 1, since 2 is a refusal."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except ClickException as error:
-        typer.rich_utils.rich_format_error(error)
-    except typer.Abort:
-        pass
-    sys.exit(1)
+        app()
+    except _RefusedError:
+        sys.exit(REFUSED)
+    except SystemExit as end:
+        sys.exit(1 if end.code == REFUSED else end.code)
 
 
 def _version(asked: bool) -> None:
@@ -222,7 +222,7 @@ def check(
         else:
             _print_verdict(verdict)
         if verdict.decision is Decision.REFUSAL:
-            raise typer.Exit(REFUSED)
+            raise _RefusedError
 
     _run(work, scope, data_dir, database_url)
 
@@ -250,7 +250,7 @@ def answer(
             print(answered.refusal if answered.answer is None else answered.answer)
             _print_evidence(answered.evidence)
         if answered.decision is Decision.REFUSAL:
-            raise typer.Exit(REFUSED)
+            raise _RefusedError
 
     _run(work, scope, data_dir, database_url)
 
