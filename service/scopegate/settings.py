@@ -31,24 +31,26 @@ class Settings(BaseSettings):
     api_keys: str = Field("", description="comma-separated ROLE:KEY or ROLE:sha256:HEX; ROLE is check, write or admin")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
-    log_questions: bool = Field(False, description="write question texts to the log; off, since people ask private things")
+    log_questions: bool = Field(False, description="log question texts; off, since people ask private things")
 
     # The policy of a scope that says nothing else. alpha is calibrated for the shipped embedder (its card says how).
     alpha: float = Field(1.1, gt=0, allow_inf_nan=False)
     k: int = Field(4, ge=1, le=100)
     mode: Mode = Mode.ENFORCE
     on_error: OnError = OnError.REFUSE
-    deadline_ms: float = Field(2000, gt=0, le=600_000, allow_inf_nan=False)
+    deadline_ms: float = Field(2000, gt=0, le=60_000, allow_inf_nan=False)
 
-    embedder: str = Field("minilm-l6-int8", description="a shipped model, or local:NAME for a sentence-transformers one")
+    embedder: str = Field(
+        "minilm-l6-int8", description="a shipped model, or local:NAME for a sentence-transformers one"
+    )
     embed_threads: int = Field(default_factory=lambda: min(os.cpu_count() or 1, 8), ge=1)
     embed_batch_tokens: int = Field(2048, ge=1, description="most padded tokens in one batch")
-    embed_batch_wait_ms: float = Field(0.0, ge=0, le=100, description="longest wait for neighbours before a batch runs")
+    embed_batch_wait_ms: float = Field(0.0, ge=0, le=100, description="how long a batch waits for neighbours")
     embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
     embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
     probe: Path | None = Field(None, description="a feature probe's file; the shipped one where unset")
 
-    index_exact_limit: int = Field(50_000, ge=0, description="facts up to which a scope's index is searched exhaustively")
+    index_exact_limit: int = Field(50_000, ge=0, description="facts up to which a scope is searched exhaustively")
     index_factory: str = Field("HNSW32", description="FAISS index of larger scopes; its distances must be exact")
     index_parameters: str = Field("efSearch=128", description="FAISS search parameters of larger scopes")
     tail_interval_s: float = Field(0.5, gt=0, le=60, description="how often other processes' writes are looked for")

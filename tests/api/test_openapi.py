@@ -88,3 +88,13 @@ def test_the_schema_refuses_what_the_service_refuses(
     with pytest.raises(jsonschema_rs.ValidationError):
         conforms(document, "CheckRequest", request_)
     assert client.post("/check", json=request_).status_code == 422
+
+
+def test_the_page_for_people_needs_no_network(client: TestClient) -> None:
+    page = client.get("/docs")
+    assert page.status_code == 200
+    assert "//" not in page.text.replace("// ", "")
+    for asset in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png"):
+        assert f"docs/{asset}" in page.text
+        assert client.get(f"/docs/{asset}").status_code == 200
+    assert client.get("/docs/core.py").status_code == 422

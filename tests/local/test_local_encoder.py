@@ -30,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )
     config = BertConfig(
@@ -70,7 +70,8 @@ def test_other_weights_have_another_fingerprint(path: Path, encoder: Encoder, tm
     weights = next(model.parameters())
     weights.data += 1
     model.save(str(tmp_path))
-    assert load_encoder(f"local:{tmp_path}", models_dir()).fingerprint.split("@")[1] != encoder.fingerprint.split("@")[1]
+    other = load_encoder(f"local:{tmp_path}", models_dir())
+    assert other.fingerprint.split("@")[1] != encoder.fingerprint.split("@")[1]
     assert load_encoder(f"local:{path}", models_dir()).fingerprint == encoder.fingerprint
 
 

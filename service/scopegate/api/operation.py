@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
+
+import fastapi_offline
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from scopegate.api import problems
@@ -14,6 +18,7 @@ from scopegate.api.replies import reply
 from scopegate.api.schemas import Health
 
 router = APIRouter(tags=["operation"])
+_SWAGGER_UI = Path(fastapi_offline.__file__).parent / "static"
 _any_key = [Depends(Allow(Role.CHECK))]
 
 
@@ -46,5 +51,17 @@ async def openapi(request: Request) -> Response:
 
 @router.get("/docs", dependencies=_any_key, include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """The OpenAPI document, to be read and tried by a person."""
-    return get_swagger_ui_html(openapi_url="openapi.json", title=request.app.title)
+    """The OpenAPI document, to be read and tried by a person, also without a network."""
+    return get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=request.app.title,
+        swagger_js_url="docs/swagger-ui-bundle.js",
+        swagger_css_url="docs/swagger-ui.css",
+        swagger_favicon_url="docs/favicon.png",
+    )
+
+
+@router.get("/docs/{asset}", dependencies=_any_key, include_in_schema=False)
+async def docs_asset(asset: Literal["swagger-ui-bundle.js", "swagger-ui.css", "favicon.png"]) -> FileResponse:
+    """A file of Swagger UI."""
+    return FileResponse(_SWAGGER_UI / asset)

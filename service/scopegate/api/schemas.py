@@ -197,7 +197,7 @@ class CheckRequest(Closed):
     passages: Annotated[tuple[PassageIn, ...], Field(min_length=1, max_length=64)] | None = None
     policy: PolicyFields = Field(default_factory=PolicyFields)
     explain: StrictBool = False
-    deadline_ms: Annotated[Number, Field(ge=1, le=600_000)] | None = None
+    deadline_ms: Annotated[Number, Field(ge=1, le=60_000)] | None = None
     min_revision: Annotated[Integer, Field(ge=0, lt=2**63)] | None = None
 
     @model_validator(mode="after")

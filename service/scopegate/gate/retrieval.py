@@ -60,6 +60,4 @@ class Retriever:
 
 def _sentences(passages: Sequence[Passage]) -> list[tuple[Passage, int, str]]:
     """Each passage's sentences with their number in it, from 1."""
-    return [
-        (passage, number, text) for passage in passages for number, text in enumerate(split(passage.text), start=1)
-    ]
+    return [(passage, number, text) for passage in passages for number, text in enumerate(split(passage.text), start=1)]

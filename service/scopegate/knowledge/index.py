@@ -72,7 +72,7 @@ class VectorIndex:
         self._is_exact = isinstance(self.faiss, faiss.IndexFlat)
         self._keys = np.empty(0, np.int64)
         self._alive = np.empty(0, np.bool_)
-        self._confidences = np.empty(0, np.float32)
+        self._confidences = np.empty(0, np.float64)  # as stored: a verdict quotes them
         self._positions: dict[int, int] = {}
         self._ceiling = 1.0
 
@@ -107,7 +107,7 @@ class VectorIndex:
             self.faiss.add(np.ascontiguousarray(vectors[fresh]))
             self._keys = np.concatenate([self._keys, np.asarray([keys[row] for row in fresh], np.int64)])
             self._alive = np.concatenate([self._alive, np.ones(len(fresh), np.bool_)])
-            added = np.asarray([confidences[row] for row in fresh], np.float32)
+            added = np.asarray([confidences[row] for row in fresh], np.float64)
             self._confidences = np.concatenate([self._confidences, added])
             self._positions.update({keys[row]: start + offset for offset, row in enumerate(fresh)})
         self._ceiling = float(self._confidences[self._alive].max(initial=0.0)) or 1.0
@@ -215,7 +215,8 @@ class VectorIndex:
         question = np.ascontiguousarray(question, np.float32)
         pointer = faiss.swig_ptr
         vectors = _exact_storage(self.faiss).get_xb()
-        faiss.fvec_L2sqr_ny(pointer(distances), pointer(question), vectors, self.kind.dimension, len(distances))
+        kernel: Any = faiss.fvec_L2sqr_ny  # type: ignore[attr-defined]
+        kernel(pointer(distances), pointer(question), vectors, self.kind.dimension, len(distances))
         live = np.flatnonzero(self._alive)
         distances = distances[live]
         if k < len(live):

@@ -40,6 +40,7 @@ ROWS = 1000
 # A replica that has not looked for so long starts anew.
 TOMBSTONES_LAST = timedelta(days=7)
 
+
 def normalised(text: str) -> str:
     """The text whose equality makes two facts one: Unicode NFC, runs of white space as one space."""
     return " ".join(unicodedata.normalize("NFC", text).split())
@@ -50,7 +51,7 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(normalised(text).encode()).digest()
 
 
-class MissingVectors(Exception):  # noqa: N818 a turn in a conversation with the caller, not a failure
+class MissingVectors(Exception):
     """The write needs vectors of these texts, by digest; embed them and try again."""
 
     def __init__(self, texts: Mapping[bytes, str]) -> None:
