@@ -44,6 +44,7 @@ NINE = (
     ("Was Deepmind founded in 2018?", True),
     ("When was Openai founded?", False),
 )
+READY_S = 60.0
 SETS = {
     "eloq_gold_1": "eloq_gold_1/questions.jsonl.gz",
     "dev_squad2": "answerability/dev_squad2.jsonl.gz",
@@ -157,6 +158,7 @@ async def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         services = Services(Settings(data_dir=Path(folder)))
         async with services.running():
+            await services.knowledge.ready(READY_S)
             await nine(services)
             rows = []
             for name, file in SETS.items() if arguments else ():

@@ -1,8 +1,8 @@
 """Finds the hard gate's alpha for this embedder: python models/minilm-l6-int8/calibrate_alpha.py DATA_FOLDER.
 
-DATA_FOLDER holds train_*.jsonl.gz and spans_qamr.jsonl.gz with rows of question, passage and answerable. alpha lets
-through 96 % of the answerable questions, each kind of question counting the same: the probe stands behind it, so the
-hard gate is there to stop what is plainly elsewhere.
+DATA_FOLDER holds train_*.jsonl.gz with rows of question, passage and answerable. alpha lets through 96 % of the
+answerable questions, each kind of question counting the same: the probe stands behind it, so the hard gate is there to
+stop what is plainly elsewhere.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from scopegate.inference.encoder import OnnxEncoder
 from scopegate.knowledge.sentences import split
 
 SEED = 20261120
-FILES = ("train_squad2_backtranslated", "train_nq", "train_repliqa", "spans_qamr")
+FILES = ("train_squad2_backtranslated", "train_nq", "train_repliqa")
 QUESTIONS = 1_000
-STRANGERS = 2_000
+STRANGERS = 100
 BATCH = 32
 LET_THROUGH = 0.96
 

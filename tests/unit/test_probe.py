@@ -54,7 +54,7 @@ def test_lets_through_what_is_known(probe: FeatureProbe, encoder: Encoder, quest
     "question",
     [
         "Who founded the Rjukan power plant?",
-        "When did the Solvik brewery burn down?",
+        "When did the brewery of Rjukan burn down?",
         "How tall is the Eiffel tower in Paris?",
         "What does a litre of milk cost in Sweden?",
         "Which opera did Ingrid Dahl sing in Vienna?",

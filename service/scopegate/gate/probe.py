@@ -15,7 +15,7 @@ from scopegate.gate.features import NAMES, features
 
 
 class FeatureProbe:
-    """A linear model and one hidden layer side by side over standardised features, calibrated; see its card.
+    """One hidden layer over standardised features, calibrated; see its card.
 
     name: tells this probe from others. threshold: the shipped one, passed at or above it. depth: how many pieces of
     evidence it was trained on, closest first; it looks at no more.
@@ -30,7 +30,6 @@ class FeatureProbe:
         self.depth: int = model["depth"]
         self._mean = np.array(model["mean"])
         self._scale = np.array(model["scale"])
-        self._linear = np.array(model["linear"])
         self._hidden = np.array(model["hidden"])
         self._hidden_bias = np.array(model["hidden_bias"])
         self._output = np.array(model["output"])
@@ -53,5 +52,5 @@ class FeatureProbe:
             return 0.0
         standard = (features(question, evidence[: self.depth], rarity) - self._mean) / self._scale
         hidden = np.maximum(self._hidden @ standard + self._hidden_bias, 0.0)
-        logit = float(self._linear @ standard + self._output @ hidden) + self._bias
+        logit = float(self._output @ hidden) + self._bias
         return 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, logit))))
