@@ -37,6 +37,11 @@ def test_covered_by_several_but_not_by_the_closest_names_what_that_one_lacks() -
     assert found == (ConfusionType.NOT_MENTIONED, ["repaired", "Bergen"])
 
 
+def test_common_words_are_not_named_beside_a_rare_one() -> None:
+    found = seen("Who built a large house in Uzhhorod?", "Basalt floats.")
+    assert found == (ConfusionType.NOT_MENTIONED, ["Uzhhorod"])
+
+
 def test_with_no_evidence_every_informative_word_is_missing() -> None:
     assert seen("Who repaired an organ?") == (ConfusionType.NOT_MENTIONED, ["repaired", "organ"])
 
@@ -83,6 +88,11 @@ def test_one_such_thing_in_the_evidence_is_what_is_meant_and_several_are_not() -
     assert seen("What did the company announce?", one)[0] is ConfusionType.NOT_MENTIONED
     several = (one, "Volvo is a company in Sweden.")
     assert seen("What did the company announce?", *several)[0] is ConfusionType.AMBIGUOUS
+
+
+def test_what_the_evidence_too_calls_just_the_harbour_is_what_is_meant() -> None:
+    sentences = ("Seals rest north of the harbour.", "Bergen has a harbour.")
+    assert seen("How deep is the harbour?", *sentences) == (ConfusionType.NOT_MENTIONED, ["deep"])
 
 
 def at(*texts: str) -> tuple[Span, ...]:

@@ -63,6 +63,12 @@ def test_no_second_sentence_where_it_adds_nothing() -> None:
     assert [held.text for held in chosen] == [HARBOUR[4]]
 
 
+def test_no_second_sentence_about_something_else() -> None:
+    sentences = ["Dogs are allowed on deck on a lead.", "The ferry leaves at noon."]
+    chosen, _ = extract("Are dogs allowed on the ferry?", said(*sentences), rarity)
+    assert [held.text for held in chosen] == sentences[:1]
+
+
 def test_confidence_counts_between_sentences_that_say_the_same() -> None:
     doubtful = Evidence("1", "The museum was opened in 1978.", 0.4, 0.3, 0.75, None)
     certain = Evidence("2", "The museum was opened in 1987.", 1.0, 0.3, 0.3, None)

@@ -30,7 +30,8 @@ def extract(
     """The one or two pieces of evidence that answer the question best, and a sentence that says why these.
 
     evidence: at least one. A second piece is taken only where it covers informative words of the question that the
-    first leaves uncovered. Raises ValueError where there is no evidence.
+    first leaves uncovered, and speaks of something that the first speaks of. Raises ValueError where there is no
+    evidence.
     """
     if not evidence:
         raise ValueError("an answer needs evidence")
@@ -51,9 +52,19 @@ def extract(
 
     first = max(evidence, key=score)
     left = weights.keys() - covered(first)
-    rest = [held for held in evidence if held is not first and share(covered(held) & left) >= _GAIN]
+    topics = _topics(first)
+    rest = [
+        held
+        for held in evidence
+        if held is not first and share(covered(held) & left) >= _GAIN and topics & _topics(held)
+    ]
     chosen = (first, max(rest, key=lambda held: (share(covered(held) & left), score(held)))) if rest else (first,)
     return chosen, _reason(asked, chosen, set().union(*map(covered, chosen)))
+
+
+def _topics(held: Evidence) -> set[str]:
+    sentence = read_sentence(held.text)
+    return {sentence.stems[at] for at in sentence.informative}
 
 
 def _reason(asked: Question, chosen: Sequence[Evidence], covered: set[str]) -> str:

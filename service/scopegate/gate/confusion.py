@@ -24,6 +24,8 @@ _ONE_OF_ITS_KIND = word_set(
     "name reason purpose difference meaning point number amount year day time way"
 )
 _QUOTED = 3
+# Of the words that are missing, one this much more common than the rarest is not what stands in the way.
+_TELLING = 0.5
 
 
 def confusion(
@@ -34,6 +36,7 @@ def confusion(
     `ambiguous` where it hangs on a pronoun or a definite phrase that nothing before it explains: those are the spans.
     Otherwise `not_mentioned`: the spans are the runs of informative words that no sentence of the evidence holds; where
     all are held, those that the closest sentence lacks; where it lacks none, the question word that it does not answer.
+    Words that are common beside the rarest of those missing are left out. rarity: WordCounts.rarity.
     """
     if not has_history and (dangling := _dangling(question, evidence)):
         return Confusion(ConfusionType.AMBIGUOUS, dangling)
@@ -46,7 +49,9 @@ def confusion(
         missing -= substitutes(asked, read[0])
     if not missing:
         return Confusion(ConfusionType.NOT_MENTIONED, _spans(question, asked.asking))
-    return Confusion(ConfusionType.NOT_MENTIONED, _spans(question, [w for w in words(question) if w.stem in missing]))
+    telling = _TELLING * max(map(rarity, missing))
+    named = {stem for stem in missing if rarity(stem) >= telling}
+    return Confusion(ConfusionType.NOT_MENTIONED, _spans(question, [w for w in words(question) if w.stem in named]))
 
 
 def refusal_sentence(confusion: Confusion) -> str:
@@ -133,8 +138,10 @@ def _definite(held: Sequence[Word], plain: Sequence[str], at: int) -> tuple[Word
 
 
 def _unique(phrase: Sequence[Word], evidence: Sequence[Evidence]) -> bool:
-    """Whether the evidence itself speaks of one such thing: in one sentence, or in several that share a name."""
-    stems = {word.stem for word in phrase}
-    holding = [sentence for held in evidence if stems <= (sentence := read_sentence(held.text)).places.keys()]
+    """Whether the evidence knows one such thing: it too just says "the ...", or what it says of them shares a name."""
+    stems = [word.stem for word in phrase]
+    holding = [sentence for held in evidence if set(stems) <= (sentence := read_sentence(held.text)).places.keys()]
+    if any(sentence.stems[at - 1] == "the" for sentence in holding for at in sentence.places[stems[0]] if at):
+        return True
     names = [{sentence.stems[at] for at in sentence.answers[Kind.NAME]} for sentence in holding]
     return len(holding) == 1 or bool(names and set.intersection(*names))
