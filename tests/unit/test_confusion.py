@@ -92,7 +92,7 @@ def test_one_such_thing_in_the_evidence_is_what_is_meant_and_several_are_not() -
 
 def test_what_the_evidence_too_calls_just_the_harbour_is_what_is_meant() -> None:
     sentences = ("Seals rest north of the harbour.", "Bergen has a harbour.")
-    assert seen("How deep is the harbour?", *sentences) == (ConfusionType.NOT_MENTIONED, ["deep"])
+    assert seen("How deep is the harbour?", *sentences) == (ConfusionType.NOT_MENTIONED, ["How deep"])
 
 
 def at(*texts: str) -> tuple[Span, ...]:
@@ -111,6 +111,7 @@ def at(*texts: str) -> tuple[Span, ...]:
             "I cannot answer this: what I know says nothing about “China” or “1999” in this connection.",
         ),
         (Confusion(ConfusionType.NOT_MENTIONED, at("Where")), "What I know about this does not say where."),
+        (Confusion(ConfusionType.NOT_MENTIONED, at("How deep")), "What I know about this does not say how deep."),
         (Confusion(ConfusionType.NOT_MENTIONED, ()), "What I know does not answer this question."),
         (
             Confusion(ConfusionType.AMBIGUOUS, at("the company")),

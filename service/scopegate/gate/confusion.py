@@ -61,7 +61,7 @@ def refusal_sentence(confusion: Confusion) -> str:
         return f"I cannot tell what {_joined(phrases)} refers to. Which one do you mean?"
     if not phrases:
         return "What I know does not answer this question."
-    if not any(word.informative for span in confusion.spans for word in words(span.text)):
+    if not words(confusion.spans[0].text)[0].informative:
         return f"What I know about this does not say {confusion.spans[0].text.lower()}."
     return f"I cannot answer this: what I know says nothing about {_joined(phrases)} in this connection."
 
