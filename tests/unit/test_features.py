@@ -49,7 +49,7 @@ def test_words_spread_over_sentences_are_told_from_words_in_one() -> None:
         "Who repaired the Bergen organ?", "The organ is old.", "Bergen has a harbour.", "Ola repaired clocks."
     )
     joined = seen("Who repaired the Bergen organ?", "Ola repaired the Bergen organ.", "Bergen has a harbour.")
-    assert spread["coverage_union"] == joined["coverage_union"] == joined["coverage_best"] == 1.0
+    assert [spread["coverage_union"], joined["coverage_union"], joined["coverage_best"]] == pytest.approx([1, 1, 1])
     assert spread["coverage_best"] < 0.7
 
 
@@ -86,7 +86,7 @@ def test_missing_names_and_numbers_are_counted() -> None:
 )
 def test_a_contradicted_yes_no_question_misses_nothing(question: str, sentence: str) -> None:
     found = seen(question, sentence)
-    assert found["coverage_best"] == found["coverage_union"] == 1.0
+    assert [found["coverage_best"], found["coverage_union"]] == pytest.approx([1.0, 1.0])
     assert found["missing_numbers"] == found["missing_names"] == 0.0
 
 
