@@ -28,7 +28,7 @@ lint: $(VENV)/.test
 bench: $(VENV)/.test  ## every figure that the README claims; takes about half an hour
 	$(BIN)/python -m benchmarks.all
 
-quality: $(VENV)/.runtime  ## what the gates get right; DATA=folder with the labelled questions
+quality: $(VENV)/.test  ## what the gates get right; DATA=folder with the labelled questions
 	$(BIN)/python -m benchmarks.quality $(DATA)
 
 services:  ## the servers that tests start: installs what is missing

@@ -89,7 +89,7 @@ class Server:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.log.append(json.loads(line))
+            self.log.append(json.loads(line) if line.startswith(b"{") else {"event": line.decode()})
             if self.log[-1]["event"] == "listening":
                 self.url = self.log[-1]["url"]
                 self._listening.set()

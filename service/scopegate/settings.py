@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     log_questions: bool = Field(False, description="log question texts; off, since people ask private things")
 
     # The policy of a scope that says nothing else. alpha is calibrated for the shipped embedder (its card says how).
-    alpha: float = Field(1.1, gt=0, allow_inf_nan=False)
+    alpha: float = Field(1.2, gt=0, allow_inf_nan=False)
     k: int = Field(4, ge=1, le=100)
     mode: Mode = Mode.ENFORCE
     on_error: OnError = OnError.REFUSE
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     )
     embed_threads: int = Field(default_factory=lambda: min(os.cpu_count() or 1, 8), ge=1)
     embed_batch_tokens: int = Field(2048, ge=1, description="most padded tokens in one batch")
-    embed_batch_wait_ms: float = Field(0.0, ge=0, le=100, description="how long a batch waits for neighbours")
+    embed_batch_wait_ms: float = Field(2.0, ge=0, le=100, description="how long texts in company wait for others")
     embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
     embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
     probe: Path | None = Field(None, description="a feature probe's file; the shipped one where unset")

@@ -22,8 +22,9 @@ class _Waiting:
 
 
 class Batcher:
-    """Runs an encoder on threads, in batches bounded by padded tokens and by how long the first text waits.
+    """Runs an encoder on threads, in batches bounded by padded tokens and by how long a text waits for others.
 
+    It waits only where the batch before held several: a caller who is alone gains nothing by waiting.
     Texts of requests go before bulk texts. limit bounds the former; bulk callers bound themselves by waiting for
     what they have handed in.
     """
@@ -39,6 +40,7 @@ class Batcher:
         self._arrived = asyncio.Event()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="encoder")
         self._workers: list[asyncio.Task[None]] = []
+        self._in_company = False
 
     @property
     def waiting(self) -> int:
@@ -74,9 +76,10 @@ class Batcher:
         loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
-            if self._wait_s and sum(len(item.tokens) for item in self._requests) < self._batch_tokens:
+            if self._in_company and sum(len(item.tokens) for item in self._requests) < self._batch_tokens:
                 await asyncio.sleep(self._wait_s)
             batch = self._take()
+            self._in_company = len(batch) > 1
             if not self.waiting:
                 self._arrived.clear()
             if not batch:
