@@ -138,15 +138,17 @@ class TestBatcher:
         assert (await queue.encode([[1]], bulk=False))[0, 0] == 1
         await queue.stop()
 
-    async def test_a_wait_gathers_neighbours(self) -> None:
+    async def test_texts_in_company_wait_for_others_and_a_lone_one_does_not(self) -> None:
         encoder = SlowEncoder()
-        queue = batcher(encoder, wait_ms=50)
-        first = asyncio.create_task(queue.encode([[1]], bulk=False))
-        await asyncio.sleep(0.005)
-        second = asyncio.create_task(queue.encode([[2, 2]], bulk=False))
-        encoder.go.release()
-        await asyncio.gather(first, second)
-        assert encoder.batches == [[1, 2]]
+        queue = batcher(encoder, wait_ms=200)
+        for _ in range(4):
+            encoder.go.release()
+        await asyncio.wait_for(queue.encode([[1]], bulk=False), 0.15)
+        await asyncio.wait_for(queue.encode([[1], [2, 2]], bulk=False), 0.15)
+        first = asyncio.create_task(queue.encode([[3] * 3], bulk=False))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(first, queue.encode([[4] * 4], bulk=False))
+        assert encoder.batches == [[1], [1, 2], [3, 4]]
         await queue.stop()
 
 

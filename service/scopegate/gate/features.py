@@ -201,11 +201,8 @@ def _answers(all_words: Sequence[Word]) -> dict[Kind, tuple[int, ...]]:
     numbers = [at for at, word in enumerate(all_words) if word.stem[0].isdigit() or plain[at] in _MAGNITUDES]
     counted = {*dates, *numbers}
     names = [at for at in _names(all_words) if at not in counted]
-    placed = [
-        at
-        for at, word in enumerate(all_words)
-        if word.informative and at not in counted and _PLACE_WORDS.intersection(plain[max(0, at - 2) : at])
-    ]
+    after_preposition = {at + step for at, word in enumerate(plain) if word in _PLACE_WORDS for step in (1, 2)}
+    placed = [at for at in after_preposition - counted if at < len(all_words) and all_words[at].informative]
     return {
         Kind.NAME: tuple(names),
         Kind.DATE: tuple(dates),
