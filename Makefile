@@ -26,6 +26,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.test  ## every figure that the README claims; takes about half an hour
+	$(BIN)/pip install -q -c constraints.txt --group bench
 	$(BIN)/python -m benchmarks.all
 
 quality: $(VENV)/.test  ## what the gates get right; DATA=folder with the labelled questions
