@@ -103,18 +103,34 @@ def test_a_successor_holds_what_changed_while_it_was_made(factory: str) -> None:
     source.apply([], list(range(500)), vectors[:500], [1.0] * 500)
     assert source.wants_rebuild
     successor = source.successor()
-    copied = source.positions
-    successor.apply([], *source.slice(0, copied))
-    source.apply([5, 6], [7], vectors[599:], [1.0])
+    copied = source.lacking({})
+    successor.apply([], list(copied), *source.copy(list(copied.values())))
+    staged = source.stage([7], vectors[599:], [1.0])
+    source.show([5, 6], staged, {7: 1.0})
     source.apply([], list(range(500, 599)), vectors[500:599], [1.0] * 99)
     source.apply([], [8], vectors[8:9], [0.25])
-    successor.catch_up(source, copied)
+    last = source.lacking(copied)
+    assert len(last) == 100
+    successor.apply([], list(last), *source.copy(list(last.values())))
+    successor.agree(source)
     assert not successor.wants_rebuild
     assert len(successor) == len(source) == 597
     assert successor.nearest(vectors[599], 1)[0].key == 7
     assert 5 not in successor
     confidences = {near.key: near.confidence for near in successor.closest(vectors[8], 5)}
     assert confidences[8] == 0.25
+
+
+def test_what_is_staged_is_not_seen_until_it_is_shown() -> None:
+    vectors = unit_vectors(0, 3)
+    index = VectorIndex(EXACT)
+    index.apply([], [1], vectors[:1], [1.0])
+    staged = index.stage([1, 2], vectors[1:], [1.0, 0.5])
+    assert [near.key for near in index.nearest(vectors[1], 3)] == [1]
+    assert index.nearest(vectors[0], 1)[0].distance == pytest.approx(0, abs=1e-6)
+    index.show([], staged, {1: 1.0, 2: 0.5})
+    assert {near.key: near.confidence for near in index.nearest(vectors[1], 3)} == {1: 1.0, 2: 0.5}
+    assert index.nearest(vectors[1], 1)[0] == pytest.approx((1, 0, 1.0), abs=1e-6)
 
 
 def test_many_dead_make_it_want_a_rebuild() -> None:

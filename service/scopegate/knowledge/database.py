@@ -11,21 +11,26 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from scopegate.domain import Overloaded, ScopegateError, StorageFull, Unavailable
+from scopegate.domain import Invalid, Overloaded, ScopegateError, StorageFull, Unavailable
 
 BUSY_S = 15
 CONNECT_S = 5
 STATEMENT_S = 300
+# The class of SQLSTATEs of values that do not fit (PostgreSQL documentation, appendix A).
+DATA_EXCEPTION = "22"
 # Any number that no other application on the same server uses for its advisory locks.
 MIGRATION_LOCK = 0x5C09E6A7E
 
 
 class Database:
-    """SQLite or Postgres behind one pair of transactions: read() sees one snapshot, write() is alone with its scope."""
+    """SQLite or Postgres behind one pair of transactions: read() sees one snapshot, write() is alone with its scope.
+
+    Raises Invalid where the URL makes no sense, or where its driver is not installed; never quotes it.
+    """
 
     def __init__(self, url: str) -> None:
         self.is_sqlite = url.startswith("sqlite")
@@ -34,7 +39,13 @@ class Database:
         else:
             timeouts = {"timeout": CONNECT_S, "command_timeout": STATEMENT_S}
             options = {"connect_args": timeouts, "pool_pre_ping": True, "pool_size": 10}
-        self._engine = create_async_engine(url, pool_timeout=CONNECT_S, **options)
+        try:
+            # Parameters are the texts of facts; an error's message goes to the log without them.
+            self._engine = create_async_engine(url, pool_timeout=CONNECT_S, hide_parameters=True, **options)
+        except ModuleNotFoundError as error:
+            raise Invalid("a Postgres database needs the extra: pip install 'scopegate[postgres]'") from error
+        except (ArgumentError, ValueError):
+            raise Invalid("the database URL is not one that SQLAlchemy can read") from None
         # SQLite has one writer; queueing here is fairer than its polling between processes.
         self._one_writer = asyncio.Lock()
         if self.is_sqlite:
@@ -115,7 +126,10 @@ async def _translated() -> AsyncIterator[None]:
 
 def _meaning(error: DBAPIError) -> ScopegateError:
     said = str(error.orig).lower()
-    if "is full" in said or getattr(error.orig, "sqlstate", None) == "53100":
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state.startswith(DATA_EXCEPTION) or isinstance(getattr(error.orig, "__cause__", None), ValueError):
+        return Invalid("a value does not fit the knowledge store")
+    if "is full" in said or state == "53100":
         return StorageFull("the knowledge store has no room left; nothing of this call was kept")
     if "locked" in said or "busy" in said:
         return Overloaded("another process is writing to the knowledge store")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,16 +63,17 @@ class IndexKind:
 class VectorIndex:
     """Vectors by fact key. Not safe for a change beside anything else; searches may run side by side.
 
-    A fact has a position in FAISS for each vector it ever had here; only the last one, if any, is alive.
+    A fact has a position in FAISS for each vector it ever had here; the last one, once shown, is alive.
     """
 
     def __init__(self, kind: IndexKind, size: int = 0) -> None:
         self.kind = kind
         self.faiss = kind.make(size)
         self._is_exact = isinstance(self.faiss, faiss.IndexFlat)
-        self._keys = np.empty(0, np.int64)
-        self._alive = np.empty(0, np.bool_)
-        self._confidences = np.empty(0, np.float64)  # as stored: a verdict quotes them
+        # Longer than there are positions, so that adding a few to many copies nothing.
+        self._keys = np.zeros(0, np.int64)
+        self._alive = np.zeros(0, np.bool_)
+        self._confidences = np.zeros(0, np.float64)  # as stored: a verdict quotes them
         self._positions: dict[int, int] = {}
         self._ceiling = 1.0
 
@@ -83,34 +84,57 @@ class VectorIndex:
         return key in self._positions
 
     @property
+    def positions(self) -> int:
+        """How many positions there are, dead ones included."""
+        return int(self.faiss.ntotal)
+
+    @property
     def wants_rebuild(self) -> bool:
         """Whether it has outgrown exhaustive search, or holds more of the dead than of the living."""
-        dead = len(self._keys) - len(self)
+        dead = self.positions - len(self)
         return dead > max(FEW_DEAD, len(self)) or (self._is_exact and len(self) > self.kind.exact_limit)
+
+    def stage(self, keys: Sequence[int], vectors: Vectors, confidences: Sequence[float]) -> dict[int, int]:
+        """Takes in vectors, (len(keys), d) of unit length, unseen by searches; returns each key's position to show.
+
+        A key whose vector is here already keeps its position.
+        """
+        known = self._positions
+        staged = {}
+        fresh = []
+        for row, key in enumerate(keys):
+            if key in known and np.array_equal(self._vectors()[known[key]], vectors[row]):
+                staged[key] = known[key]
+            else:
+                fresh.append(row)
+        if fresh:
+            start = self.positions
+            stop = start + len(fresh)
+            self._reserve(stop)
+            self.faiss.add(np.ascontiguousarray(vectors[fresh]))
+            self._keys[start:stop] = [keys[row] for row in fresh]
+            self._confidences[start:stop] = [confidences[row] for row in fresh]
+            staged.update((keys[row], start + offset) for offset, row in enumerate(fresh))
+        return staged
+
+    def show(self, removed: Iterable[int], staged: Mapping[int, int], confidences: Mapping[int, float]) -> None:
+        """Makes staged positions those of their keys, with these confidences, and removes keys; all at once."""
+        for key in (*removed, *staged):
+            position = self._positions.pop(key, None)
+            if position is not None:
+                self._alive[position] = False
+        for key, position in staged.items():
+            self._alive[position] = True
+            self._confidences[position] = confidences[key]
+        self._positions.update(staged)
+        self._set_ceiling()
 
     def apply(
         self, removed: Iterable[int], keys: Sequence[int], vectors: Vectors, confidences: Sequence[float]
     ) -> None:
-        """Takes out the removed keys, then adds or replaces keys; vectors: (len(keys), d), of unit length."""
-        for key in removed:
-            self._bury(key)
-        fresh = []
-        for row, key in enumerate(keys):
-            position = self._positions.get(key)
-            if position is not None and np.array_equal(self._vectors()[position], vectors[row]):
-                self._confidences[position] = confidences[row]
-            else:
-                self._bury(key)
-                fresh.append(row)
-        if fresh:
-            start = len(self._keys)
-            self.faiss.add(np.ascontiguousarray(vectors[fresh]))
-            self._keys = np.concatenate([self._keys, np.asarray([keys[row] for row in fresh], np.int64)])
-            self._alive = np.concatenate([self._alive, np.ones(len(fresh), np.bool_)])
-            added = np.asarray([confidences[row] for row in fresh], np.float64)
-            self._confidences = np.concatenate([self._confidences, added])
-            self._positions.update({keys[row]: start + offset for offset, row in enumerate(fresh)})
-        self._ceiling = float(self._confidences[self._alive].max(initial=0.0)) or 1.0
+        """Stages and shows."""
+        staged = self.stage(keys, vectors, confidences)
+        self.show(removed, staged, dict(zip(keys, confidences, strict=True)))
 
     def nearest(self, question: Vectors, k: int) -> list[Neighbour]:
         """The k best facts by S/C, best first (Learn to Refuse, eq. 2); fewer where the scope has fewer.
@@ -119,7 +143,7 @@ class VectorIndex:
         scope's highest, so once that quotient reaches the k-th best S/C, nothing better is left to find.
         """
         depth = max(FIRST_FETCH, 2 * k)
-        while not self._is_exact and depth <= min(LAST_FETCH, len(self._keys)):
+        while not self._is_exact and depth <= min(LAST_FETCH, self.positions):
             distances, positions = self._search(question, depth)
             if len(positions) < depth:
                 break
@@ -132,7 +156,7 @@ class VectorIndex:
 
     def closest(self, question: Vectors, n: int) -> list[Neighbour]:
         """The n facts of least distance S, nearest first, whatever their confidence."""
-        distances, positions = self._search(question, min(len(self._keys), n + len(self._keys) - len(self)))
+        distances, positions = self._search(question, min(self.positions, n + self.positions - len(self)))
         alive = self._alive[positions]
         return [
             Neighbour(int(self._keys[position]), float(distance), float(self._confidences[position]))
@@ -148,28 +172,32 @@ class VectorIndex:
             index.faiss.train(np.ascontiguousarray(self._vectors()[live[::step]]))
         return index
 
-    def slice(self, start: int, stop: int) -> tuple[list[int], Vectors, list[float]]:
-        """Copies of what is alive at the positions from start to stop: keys, vectors, confidences."""
-        rows = start + np.flatnonzero(self._alive[start:stop])
-        return self._keys[rows].tolist(), self._vectors()[rows], self._confidences[rows].tolist()
+    def lacking(self, copied: Mapping[int, int]) -> dict[int, int]:
+        """The keys, with their positions, that are not among those copied from these positions."""
+        return dict(self._positions.items() - copied.items())
 
-    @property
-    def positions(self) -> int:
-        """How many positions there are, dead ones included."""
-        return len(self._keys)
+    def copy(self, positions: Sequence[int]) -> tuple[Vectors, list[float]]:
+        """Copies of the vectors and confidences at the positions."""
+        return self._vectors()[positions], self._confidences[positions].tolist()
 
-    def catch_up(self, source: VectorIndex, copied: int) -> None:
-        """Follows what changed in source since its first `copied` positions were copied here."""
-        gone = [key for key in self._positions if key not in source]
-        self.apply(gone, *source.slice(copied, source.positions))
-        for key, position in self._positions.items():
-            self._confidences[position] = source._confidences[source._positions[key]]
-        self._ceiling = source._ceiling
+    def agree(self, source: VectorIndex) -> None:
+        """Drops what source has not, and takes over its confidences; every key of source is here."""
+        self.show(self._positions.keys() - source._positions.keys(), {}, {})
+        own = np.fromiter(self._positions.values(), np.int64, len(self))
+        theirs = np.fromiter(map(source._positions.__getitem__, self._positions), np.int64, len(self))
+        self._confidences[own] = source._confidences[theirs]
+        self._set_ceiling()
 
     def save(self, folder: Path) -> None:
         """Writes the index into a folder."""
         faiss.write_index(self.faiss, str(folder / "index.faiss"))
-        np.savez(folder / "positions.npz", keys=self._keys, alive=self._alive, confidences=self._confidences)
+        held = slice(self.positions)
+        np.savez(
+            folder / "positions.npz",
+            keys=self._keys[held],
+            alive=self._alive[held],
+            confidences=self._confidences[held],
+        )
 
     @classmethod
     def load(cls, folder: Path, kind: IndexKind) -> VectorIndex:
@@ -188,13 +216,19 @@ class VectorIndex:
             raise ValueError("the index has vectors of another length")
         live = np.flatnonzero(index._alive)
         index._positions = dict(zip(index._keys[live].tolist(), live.tolist(), strict=True))
-        index._ceiling = float(index._confidences[live].max(initial=0.0)) or 1.0
+        index._set_ceiling()
         return index
 
-    def _bury(self, key: int) -> None:
-        position = self._positions.pop(key, None)
-        if position is not None:
-            self._alive[position] = False
+    def _reserve(self, positions: int) -> None:
+        missing = positions - len(self._keys)
+        if missing > 0:
+            extra = max(missing, len(self._keys))
+            self._keys = np.concatenate([self._keys, np.zeros(extra, np.int64)])
+            self._alive = np.concatenate([self._alive, np.zeros(extra, np.bool_)])
+            self._confidences = np.concatenate([self._confidences, np.zeros(extra, np.float64)])
+
+    def _set_ceiling(self) -> None:
+        self._ceiling = float(self._confidences[self._alive].max(initial=0.0)) or 1.0
 
     def _search(self, question: Vectors, depth: int) -> tuple[Vectors, NDArray[np.int64]]:
         if not depth:
@@ -211,7 +245,7 @@ class VectorIndex:
         ]
 
     def _nearest_of_all(self, question: Vectors, k: int) -> list[Neighbour]:
-        distances = np.empty(len(self._keys), np.float32)
+        distances = np.empty(self.positions, np.float32)
         question = np.ascontiguousarray(question, np.float32)
         pointer = faiss.swig_ptr
         vectors = _exact_storage(self.faiss).get_xb()

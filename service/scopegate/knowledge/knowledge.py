@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -34,11 +36,14 @@ from scopegate.knowledge.database import Database
 from scopegate.knowledge.index import IndexKind
 from scopegate.knowledge.sentences import split
 from scopegate.knowledge.snapshot import Snapshots
-from scopegate.knowledge.store import MissingVectors, ScopeReader, Store, Written, digest, normalised
+from scopegate.knowledge.store import LAST_KEY, MissingVectors, ScopeReader, Store, Written, digest, normalised
 from scopegate.knowledge.view import ScopeView
 from scopegate.settings import Settings
 
 DEFAULT_SCOPE = "default"
+# A database that has not told its scopes' revisions by then is as good as away.
+LOOK_S = 5
+MAX_SENTENCES = 10_000
 
 log = structlog.get_logger()
 
@@ -61,6 +66,8 @@ class Knowledge:
         self._trouble: str | None = "the knowledge store is being opened"
         self._loading: set[str] = set()
         self._loaded = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._lookups = ThreadPoolExecutor(min(os.cpu_count() or 1, 16), thread_name_prefix="lookup")
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Starting and stopping
@@ -91,7 +98,9 @@ class Knowledge:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for view in self._views.values():
+            await view.settled()
             await self._save(view)
+        self._lookups.shutdown()
         await self._database.close()
 
     def not_ready(self) -> list[str]:
@@ -121,10 +130,9 @@ class Knowledge:
                 f"{self._embedder.fingerprint!r}: put the scope with reembed true"
             )
         while min_revision is not None and view.revision < min_revision:
-            await self._refresh(name)
+            self._wanted.set()
+            await view.advanced(self._settings.tail_interval_s)
             view = self._view(name)
-            if view.revision < min_revision:
-                await asyncio.sleep(self._settings.tail_interval_s / 10)
         return view
 
     def _view(self, name: str) -> ScopeView:
@@ -200,7 +208,7 @@ class Knowledge:
     async def add_documents(self, name: str, documents: Sequence[Document]) -> Split:
         """Splits documents into sentences, each a fact; a known document's id replaces what it gave before.
 
-        Raises Invalid where an id stands twice, Conflict as add does.
+        Raises Invalid where an id stands twice or there are more than 10,000 sentences, Conflict as add does.
         """
         if len({document.id for document in documents}) < len(documents):
             raise Invalid("a document's id stands twice in one call")
@@ -210,6 +218,8 @@ class Knowledge:
             provenance = Provenance(Origin.DOCUMENT, source, document.id, 1.0)
             sentences = await asyncio.to_thread(split, document.text)
             facts.extend(NewFact(sentence, (provenance,)) for sentence in sentences)
+            if len(facts) > MAX_SENTENCES:
+                raise Invalid(f"one call takes at most {MAX_SENTENCES:,} sentences; send these documents in several")
         written = await self._put(name, facts, documents)
         ids = list(dict.fromkeys(written.ids))
         return Split(len(documents), len(ids), written.added, written.removed, ids, written.scope.revision)
@@ -238,7 +248,7 @@ class Knowledge:
             view = await self.view(name)
             (vector,) = await self._embedder.embed([query])
             return Page(await self._store.facts_by_key(name, await view.closest(vector, limit)), None)
-        if cursor is not None and not cursor.isdecimal():
+        if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and int(cursor) <= LAST_KEY):
             raise Invalid("the cursor is none that a page gave")
         found, last = await self._store.facts(name, limit, int(cursor or 0))
         return Page(found, None if last is None else str(last))
@@ -302,25 +312,44 @@ class Knowledge:
             except Conflict:  # the default scope has another embedder: it exists, and that is all we want of it
                 is_open = True
                 continue
-            except ScopegateError as error:
-                if self._trouble != str(error):
-                    log.warning("knowledge cannot be followed", cause=str(error))
-                self._trouble = str(error)
+            except (ScopegateError, TimeoutError) as error:
+                cause = str(error) or "the knowledge store does not answer"
+                if self._trouble != cause:
+                    log.warning("knowledge cannot be followed", cause=cause)
+                self._trouble = cause
             except Exception:
                 log.exception("knowledge cannot be followed")
                 self._trouble = "the knowledge store cannot be read"
-            await asyncio.sleep(self._settings.tail_interval_s)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next look is due, or wanted sooner."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.tail_interval_s):
+                await self._wanted.wait()
+        self._wanted.clear()
 
     async def _look(self) -> None:
-        """Brings every followed view up to what SQL holds."""
-        heads = await self._store.heads()
+        """Brings every followed view up to what SQL holds; one that cannot be keeps no other from it."""
+        async with asyncio.timeout(LOOK_S):
+            heads = await self._store.heads()
         for name in self._views.keys() - heads.keys():
             await self._refresh(name)
         stale = [name for name, head in heads.items() if self._follows(name) and head != self._head(name)]
-        self._loading = {name for name in stale if name not in self._views}
+        if not self._loaded.is_set():
+            self._loading.update(stale)
+        troubles = []
         for name in stale:
-            await self._refresh(name)
+            try:
+                await self._refresh(name)
+            except ScopegateError as error:
+                troubles.append(error)
+            except Exception as error:
+                log.exception("a scope cannot be followed", scope=name)
+                troubles.append(Unavailable(f"scope {name!r} cannot be followed ({type(error).__name__})"))
             self._loading.discard(name)
+        if troubles:
+            raise troubles[0]
 
     def _follows(self, name: str) -> bool:
         return self._followed is None or name in self._followed
@@ -330,12 +359,12 @@ class Knowledge:
         return None if view is None else (view.scope.incarnation, view.revision)
 
     async def _seen(self, name: str) -> None:
-        """Makes a write visible here; what cannot be read now is read by the tail."""
+        """Makes a write visible here. The write is done, so what cannot be read now is left to the tail."""
         if self._follows(name):
             try:
                 await self._refresh(name)
-            except Unavailable as error:
-                log.warning("a write is not visible yet", scope=name, cause=str(error))
+            except Exception:
+                log.exception("a write is not visible yet", scope=name)
 
     async def _refresh(self, name: str) -> None:
         async with self._turns[name]:
@@ -344,7 +373,9 @@ class Knowledge:
                 async with self._store.reading(name) as reader:
                     if view is None or not view.can_follow(reader):
                         view = await self._opened(reader)
-                    if view.revision != reader.scope.revision:
+                    if view.scope.embedder != self._embedder.fingerprint:
+                        view.scope, view.revision = reader.scope, reader.scope.revision  # its vectors mean nothing here
+                    elif view.revision != reader.scope.revision:
                         await view.follow(reader)
             except UnknownScope:
                 if view is not None:
@@ -359,11 +390,9 @@ class Knowledge:
 
     async def _opened(self, reader: ScopeReader) -> ScopeView:
         folder = self._settings.data_dir / "views" / str(reader.key)
-        view = ScopeView(reader.scope, self._kind, Snapshots(folder))
-        if reader.scope.embedder != self._embedder.fingerprint:
-            view.revision = reader.scope.revision  # its vectors mean nothing here
-            return view
-        await view.restore(reader)
+        view = ScopeView(reader.scope, self._kind, Snapshots(folder), self._lookups)
+        if reader.scope.embedder == self._embedder.fingerprint:
+            await view.restore(reader)
         return view
 
     async def _save(self, view: ScopeView) -> None:

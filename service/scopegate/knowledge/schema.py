@@ -54,7 +54,7 @@ metadata = MetaData(
 )
 
 # revision grows by one with each write, under the row's lock. Removals up to forgotten_revision have lost their
-# tombstones: a reader that is older must start anew.
+# tombstones: a reader that is older must start anew. facts and documents count what it holds.
 scopes = Table(
     "scopes",
     metadata,
@@ -63,6 +63,8 @@ scopes = Table(
     Column("incarnation", String(26), nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("forgotten_revision", BigInteger, nullable=False),
+    Column("facts", BigInteger, nullable=False),
+    Column("documents", BigInteger, nullable=False),
     Column("embedder", String(200), nullable=False),
     Column("policy", JSON, nullable=False),
     Column("overridable", JSON(none_as_null=True)),

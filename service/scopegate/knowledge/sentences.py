@@ -40,24 +40,23 @@ def _blocks(text: str) -> Iterator[str]:
             paragraph.append(line)
             continue
         width = max((len(held.rstrip()) for held in paragraph), default=0)
-        block = ""
+        block: list[str] = []
         for held in paragraph:
-            if block and not _reads_on(block, held, width):
-                yield block
-                block = ""
-            block += held
+            if block and not _reads_on(block[-1], held, width):
+                yield "".join(block)
+                block = []
+            block.append(held)
         if block:
-            yield block
+            yield "".join(block)
         paragraph = []
 
 
-def _reads_on(block: str, line: str, width: int) -> bool:
-    """Whether a line continues the block before it: its first word did not fit there, or it starts in lower case."""
+def _reads_on(last: str, line: str, width: int) -> bool:
+    """Whether a line continues the last one: its first word did not fit there, or it starts in lower case."""
     if _LIST_ITEM.match(line):
         return False
-    last = block.rstrip().splitlines()[-1]
     return line.lstrip()[0].islower() or (
-        width >= _NARROWEST_WRAP and len(last) + 1 + len(line.split(maxsplit=1)[0]) > width
+        width >= _NARROWEST_WRAP and len(last.rstrip()) + 1 + len(line.split(maxsplit=1)[0]) > width
     )
 
 
@@ -74,17 +73,20 @@ def _sentences(block: str) -> Iterator[str]:
 
 def _cut(sentence: str) -> Iterator[str]:
     """Cuts what is too long, best after a semicolon or a colon, else after a comma, else between words."""
-    while True:
-        costs = accumulate(4 if letter >= "\u2e80" else 1 for letter in sentence)
-        room = next((index for index, cost in enumerate(costs) if cost > MAX_CHARACTERS), len(sentence))
-        if room == len(sentence):
-            yield sentence
-            return
-        cut = room
+    start = 0
+    while (end := _room(sentence, start)) < len(sentence):
         for places in _CUTS:
-            ends = [place.end() for place in places.finditer(sentence, room // 2, room)]
+            ends = [place.end() for place in places.finditer(sentence, (start + end) // 2, end)]
             if ends:
-                cut = ends[-1]
+                end = ends[-1]
                 break
-        yield sentence[:cut].strip()
-        sentence = sentence[cut:].strip()
+        yield sentence[start:end].strip()
+        start = end
+    yield sentence[start:].strip()
+
+
+def _room(sentence: str, start: int) -> int:
+    """Where a piece that begins at start must have ended."""
+    window = sentence[start : start + MAX_CHARACTERS + 1]
+    costs = accumulate(4 if letter >= "\u2e80" else 1 for letter in window)
+    return start + next((index for index, cost in enumerate(costs) if cost > MAX_CHARACTERS), len(window))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from scopegate.knowledge.index import IndexKind, VectorIndex
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+ABANDONED_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Snapshots:
 
     def save(self, snapshot: Snapshot) -> None:
         """Writes a snapshot and drops the older ones. Raises OSError, and leaves no trace, where the disk is full."""
+        self._clear_up()
         scratch = self._folder / f".{uuid.uuid4().hex}"
         scratch.mkdir(parents=True)
         try:
@@ -60,7 +63,7 @@ class Snapshots:
             (scratch / MANIFEST).write_bytes(orjson.dumps(manifest))
             for path in scratch.iterdir():
                 _to_disk(path)
-            older = self._all()
+            others = self._all()
             scratch.rename(self._folder / f"{snapshot.revision:020d}-{scratch.name[1:]}")
         except RuntimeError as error:  # FAISS's word for a failed write
             shutil.rmtree(scratch, ignore_errors=True)
@@ -68,7 +71,7 @@ class Snapshots:
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
-        for path in older:
+        for path in others:
             shutil.rmtree(path, ignore_errors=True)
 
     def load(self, incarnation: str, kind: IndexKind) -> Snapshot | None:
@@ -93,6 +96,12 @@ class Snapshots:
     def drop(self) -> None:
         """Removes all of them."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _clear_up(self) -> None:
+        """Removes what a process that was killed while it wrote has left."""
+        for path in self._folder.glob(".*"):
+            if time.time() - path.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _all(self) -> list[Path]:
         """The finished ones, oldest first."""

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -37,6 +38,7 @@ Vectors = NDArray[np.float32]
 Keep = Literal["keep"]
 
 ROWS = 1000
+LAST_KEY = 2**63 - 1
 # A replica that has not looked for so long starts anew.
 TOMBSTONES_LAST = timedelta(days=7)
 
@@ -96,17 +98,16 @@ class ScopeReader:
     async def changed(self, after: int) -> AsyncIterator[list[StoredFact]]:
         """The facts of later revisions than after, in chunks; all of them for -1."""
         facts = schema.facts.c
-        columns = (facts.key, facts.id, facts.text, facts.confidence, facts.source, facts.vector)
-        last = 0
+        place = tuple_(facts.revision, facts.key)
+        query = select(facts.key, facts.id, facts.text, facts.confidence, facts.source, facts.vector, facts.revision)
+        query = query.where(facts.scope == self.key).order_by(facts.revision, facts.key).limit(ROWS)
+        last = (after, LAST_KEY)
         while True:
-            query = select(*columns).where(facts.scope == self.key, facts.key > last).order_by(facts.key).limit(ROWS)
-            if after >= 0:
-                query = query.where(facts.revision > after)
-            rows = (await self._connection.execute(query)).all()
+            rows = (await self._connection.execute(query.where(place > last))).all()
             if not rows:
                 return
-            yield [StoredFact(*row) for row in rows]
-            last = rows[-1].key
+            yield [StoredFact(*row[:-1]) for row in rows]
+            last = (rows[-1].revision, rows[-1].key)
 
     async def removed(self, after: int) -> list[int]:
         """Keys of the facts removed in later revisions than after."""
@@ -129,7 +130,7 @@ class Store:
         """One scope in one snapshot. Raises UnknownScope."""
         async with self._database.read() as connection:
             row = await _scope_row(connection, name)
-            yield ScopeReader(connection, row.key, row.forgotten_revision, await _scope(connection, row))
+            yield ScopeReader(connection, row.key, row.forgotten_revision, _scope(row))
 
     async def heads(self) -> dict[str, tuple[str, int]]:
         """Every scope's incarnation and revision, by name."""
@@ -150,7 +151,7 @@ class Store:
             query = query.where(schema.scopes.c.name > cursor)
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).all()
-            items = [await _scope(connection, row) for row in rows[:limit]]
+            items = [_scope(row) for row in rows[:limit]]
         return Page(items, items[-1].name if len(rows) > limit else None)
 
     async def facts(self, name: str, limit: int, after: int) -> tuple[list[Fact], int | None]:
@@ -203,13 +204,13 @@ class Store:
         async with self._database.write() as connection:
             row, created = await self._locked(connection, name, embedder)
             values: dict[str, Any] = {}
-            if policy is not None and dict(policy) != row.policy:
-                values["policy"] = dict(policy)
+            if policy is not None and (stored := orjson.loads(orjson.dumps(policy))) != row.policy:
+                values["policy"] = stored
             if overridable != "keep" and _listed(overridable) != row.overridable:
                 values["overridable"] = _listed(overridable)
             if values:
                 await _advance(connection, row, **values)
-            return await _scope(connection, await _scope_row(connection, name)), created
+            return _scope(await _scope_row(connection, name)), created
 
     async def delete_scope(self, name: str) -> None:
         """Removes a scope and all that is in it. Raises UnknownScope."""
@@ -236,12 +237,16 @@ class Store:
             await change.load(connection, given, [document.id for document in documents])
             change.merge(given, vectors)
             await change.write(connection)
-            await _put_documents(connection, row.key, documents, change.now)
+            new_documents = await _put_documents(connection, row.key, documents, change.now)
             if change.is_empty and not documents:
-                scope = await _scope(connection, row)
+                scope = _scope(row)
             else:
-                await _advance(connection, row)
-                scope = await _scope(connection, await _scope_row(connection, name))
+                counts = {
+                    "facts": row.facts + len(change.new) - len(change.gone),
+                    "documents": row.documents + new_documents,
+                }
+                await _advance(connection, row, **counts)
+                scope = _scope(await _scope_row(connection, name))
             return Written(len(change.new), len(change.gone), change.ids, scope)
 
     async def correct(
@@ -294,7 +299,7 @@ class Store:
             scope = await _scope_row(connection, name, lock=True)
             row = await _fact_row(connection, scope.key, name, fact_id)
             await _bury(connection, scope, [row.key], datetime.now(UTC))
-            await _advance(connection, scope)
+            await _advance(connection, scope, facts=scope.facts - 1)
 
     async def texts(self, name: str) -> tuple[Scope, list[tuple[int, str]]]:
         """The scope, and every fact's key and text."""
@@ -302,7 +307,7 @@ class Store:
         async with self._database.read() as connection:
             row = await _scope_row(connection, name)
             found = await connection.execute(select(facts.key, facts.text).where(facts.scope == row.key))
-            return await _scope(connection, row), [(key, text) for key, text in found]
+            return _scope(row), [(key, text) for key, text in found]
 
     async def replace_vectors(self, seen: Scope, keys: Sequence[int], vectors: Vectors, embedder: str) -> bool:
         """Gives every fact the vector of another embedder, and the scope another incarnation.
@@ -331,6 +336,8 @@ class Store:
                 incarnation=new_id(),
                 revision=0,
                 forgotten_revision=0,
+                facts=0,
+                documents=0,
                 embedder=embedder,
                 policy={},
                 overridable=None,
@@ -483,11 +490,7 @@ async def _scope_row(connection: AsyncConnection, name: str, *, lock: bool = Fal
     return row
 
 
-async def _scope(connection: AsyncConnection, row: Row[Any]) -> Scope:
-    async def count(table: Any) -> int:
-        query = select(func.count()).select_from(table).where(table.c.scope == row.key)
-        return int((await connection.execute(query)).scalar_one())
-
+def _scope(row: Row[Any]) -> Scope:
     return Scope(
         name=row.name,
         incarnation=row.incarnation,
@@ -495,8 +498,8 @@ async def _scope(connection: AsyncConnection, row: Row[Any]) -> Scope:
         embedder=row.embedder,
         policy=row.policy,
         overridable=None if row.overridable is None else tuple(row.overridable),
-        facts=await count(schema.facts),
-        documents=await count(schema.documents),
+        facts=row.facts,
+        documents=row.documents,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
@@ -559,7 +562,8 @@ async def _replace_provenances(
         await connection.execute(insert(schema.provenances), rows)
 
 
-async def _put_documents(connection: AsyncConnection, scope: int, documents: Sequence[Document], now: datetime) -> None:
+async def _put_documents(connection: AsyncConnection, scope: int, documents: Sequence[Document], now: datetime) -> int:
+    """Stores documents in place of earlier ones; how many are new."""
     columns = schema.documents.c
     made: dict[str, datetime] = {}
     for part in _parts([document.id for document in documents]):
@@ -581,6 +585,7 @@ async def _put_documents(connection: AsyncConnection, scope: int, documents: Seq
             for document in documents
         ]
         await connection.execute(insert(schema.documents), rows)
+    return len(documents) - len(made)
 
 
 async def _bury(connection: AsyncConnection, scope: Row[Any], keys: Sequence[int], now: datetime) -> None:

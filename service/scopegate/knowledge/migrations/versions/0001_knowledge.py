@@ -19,6 +19,8 @@ def upgrade() -> None:
         sa.Column("incarnation", sa.String(26), nullable=False),
         sa.Column("revision", sa.BigInteger, nullable=False),
         sa.Column("forgotten_revision", sa.BigInteger, nullable=False),
+        sa.Column("facts", sa.BigInteger, nullable=False),
+        sa.Column("documents", sa.BigInteger, nullable=False),
         sa.Column("embedder", sa.String(200), nullable=False),
         sa.Column("policy", sa.JSON, nullable=False),
         sa.Column("overridable", sa.JSON(none_as_null=True)),
