@@ -7,6 +7,7 @@ Exit codes: 0 answerable, or done; 2 a refusal; 1 an error, in one sentence on s
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import signal
 import socket
@@ -16,14 +17,16 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from scopegate.domain import Added, Check, Evidence, NewFact, Verdict
+    from scopegate.domain import Added, Answer, Check, Evidence, NewFact, Verdict
     from scopegate.services import Services
     from scopegate.settings import Settings
+
+Judged = TypeVar("Judged", "Verdict", "Answer")
 
 REFUSED = 2
 
@@ -147,9 +150,10 @@ def add(
                 await _add_lines(services, scope, path, json)
             elif path.suffix in {".txt", ".md"}:
                 try:
-                    document = {"id": str(path), "source": str(path), "text": path.read_text(encoding="utf-8")}
+                    text_of_file = path.read_text(encoding="utf-8")
                 except UnicodeDecodeError:
                     _fail(f"{path} is not in UTF-8")
+                document = {"id": _document_id(path), "source": str(path), "text": text_of_file}
                 request = _valid(DocumentsRequest, {"documents": [document]})
                 split = await services.knowledge.add_documents(scope, [each.to_domain() for each in request.documents])
                 if json:
@@ -213,16 +217,8 @@ def check(
     """Say whether a question may be answered from what a scope knows. Exit code 2: it may not."""
 
     async def work(services: Services) -> None:
-        from scopegate.domain import Decision
-
-        asked = _question(question, scope, alpha, k, explain)
-        verdict = await services.gatekeeper.check(asked)
-        if json:
-            _print_json(verdict)
-        else:
-            _print_verdict(verdict)
-        if verdict.decision is Decision.REFUSAL:
-            raise _RefusedError
+        verdict = await services.gatekeeper.check(_question(question, scope, alpha, k, explain))
+        _decided(verdict, _print_verdict, json)
 
     _run(work, scope, data_dir, database_url)
 
@@ -240,17 +236,8 @@ def answer(
     """Answer a question from what a scope knows, with the evidence, or refuse. Exit code 2: refused."""
 
     async def work(services: Services) -> None:
-        from scopegate.domain import Decision
-
-        asked = _question(question, scope, alpha, k, False)
-        answered = await services.answerer.answer(asked)
-        if json:
-            _print_json(answered)
-        else:
-            print(answered.refusal if answered.answer is None else answered.answer)
-            _print_evidence(answered.evidence)
-        if answered.decision is Decision.REFUSAL:
-            raise _RefusedError
+        answered = await services.answerer.answer(_question(question, scope, alpha, k, False))
+        _decided(answered, _print_answer, json)
 
     _run(work, scope, data_dir, database_url)
 
@@ -361,6 +348,17 @@ def _question(question: str, scope: str, alpha: float | None, k: int | None, exp
     return request.to_domain()
 
 
+def _document_id(path: Path) -> str:
+    """The path, by which a file is known when it is added again; of a long one its end, told apart by its digest."""
+    from scopegate.api.schemas import MAX_DOCUMENT_ID
+
+    name = str(path)
+    if len(name) <= MAX_DOCUMENT_ID:
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+    return f"{digest}:{name[len(digest) + 1 - MAX_DOCUMENT_ID :]}"
+
+
 async def _add_lines(services: Services, scope: str, path: Path, json: bool) -> None:
     """Adds the facts of an NDJSON file, some at a time; where a line is wrong, what came before it stays."""
     from scopegate.api.body import facts_of_lines
@@ -409,6 +407,23 @@ def _added(added: Added, json: bool) -> None:
         _print_json(added)
     else:
         print(f"{added.added} added, {added.duplicates} known already")
+
+
+def _decided(decided: Judged, show: Callable[[Judged], None], json: bool) -> None:
+    """Prints a verdict or an answer; a refusal ends the program with its exit code."""
+    from scopegate.domain import Decision
+
+    if json:
+        _print_json(decided)
+    else:
+        show(decided)
+    if decided.decision is Decision.REFUSAL:
+        raise _RefusedError
+
+
+def _print_answer(answer: Answer) -> None:
+    print(answer.refusal if answer.answer is None else answer.answer)
+    _print_evidence(answer.evidence)
 
 
 def _print_verdict(verdict: Verdict) -> None:

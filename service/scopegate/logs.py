@@ -23,7 +23,8 @@ def configure(settings: Settings) -> None:
     ]
     render: list[structlog.typing.Processor]
     if console:
-        render = [structlog.dev.ConsoleRenderer()]
+        # Rich tracebacks would print every local, and with them question texts and keys.
+        render = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
     level = getattr(logging, settings.log_level.upper())

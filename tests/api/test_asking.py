@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from scopegate.domain import Check, Verdict
+
 KNOWN = "Which pier does the night ferry to Harwick leave from?"
 UNKNOWN = "Who composed the opera about the clockmaker of Prague?"
 
@@ -143,6 +145,27 @@ def test_batch_answers_in_order_and_bad_items_spoil_nothing(client: TestClient) 
     assert results[4]["errors"][0]["loc"] == ["policy", "k"]
 
 
+def test_a_batch_item_that_breaks_the_service_spoils_no_other(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gatekeeper = client.app.state.parts.services.gatekeeper  # type: ignore[attr-defined]
+    check = gatekeeper.check
+
+    async def breaks_at_one(asked: Check) -> Verdict:
+        if asked.question == UNKNOWN:
+            raise RuntimeError("the password is swordfish")
+        verdict: Verdict = await check(asked)
+        return verdict
+
+    monkeypatch.setattr(gatekeeper, "check", breaks_at_one)
+    answer = client.post("/check/batch", json={"items": [{"question": KNOWN}, {"question": UNKNOWN}]})
+    assert answer.status_code == 200
+    fine, broken = answer.json()["results"]
+    assert fine["decision"] == "ANSWERABLE"
+    assert broken["status"] == 500
+    assert "swordfish" not in answer.text
+
+
 def test_batch_has_bounds(client: TestClient) -> None:
     assert client.post("/check/batch", json={"items": []}).status_code == 422
     items = [{"question": KNOWN}] * 257
@@ -168,6 +191,18 @@ def test_answer_refuses_in_a_sentence(client: TestClient) -> None:
     assert answer["evidence"] == []
     assert answer["refusal"]
     assert answer["verdict"]["refused_by"] == "hard"
+
+
+def test_answer_in_observe_mode_answers_and_says_what_it_would_have_done(client: TestClient) -> None:
+    observed = {"question": KNOWN, "policy": {"alpha": 0.001, "mode": "observe"}}
+    answer = client.post("/answer", json=observed).json()
+    assert answer["decision"] == "ANSWER"
+    assert "pier 4" in answer["answer"]
+    assert answer["verdict"]["decision"] == "ANSWERABLE"
+    assert answer["verdict"]["would_refuse"] is True
+    assert answer["verdict"]["refused_by"] == "hard"
+    enforced = {"question": KNOWN, "policy": {"alpha": 0.001}}
+    assert client.post("/answer", json=enforced).json()["decision"] == "REFUSAL"
 
 
 @pytest.mark.parametrize("path", ["/check", "/answer"])

@@ -186,6 +186,8 @@ def test_content_type(client: TestClient, content_type: str | None) -> None:
         {"text": "x", "confidence": True},
         {"text": "x", "id": "../x"},
         {"text": "x", "id": ""},
+        {"text": "x", "id": "a" * 129},
+        {"text": "x", "provenances": [{"origin": "document", "document_id": "a" * 257}]},
         {"text": "x", "metadata": []},
         {"text": "x", "metadata": {"a": "\u0000"}},
         {"text": "x", "metadata": {"\u0000": 1}},
@@ -210,6 +212,12 @@ def test_facts(client: TestClient, fact: dict[str, Any]) -> None:
 @pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"1e999"])
 def test_metadata_numbers_that_are_none(client: TestClient, literal: bytes) -> None:
     refused(client, b'{"facts": [{"text": "x", "metadata": {"a": %s}}]}' % literal, "/scopes/bad/facts")
+
+
+def test_number_of_sentences(client: TestClient) -> None:
+    text = "".join(f"Crate {n} is full. " for n in range(10_001))
+    refused(client, {"documents": [{"text": text}]}, "/scopes/bad/documents")
+    assert client.get("/scopes/bad").status_code == 404
 
 
 def test_number_of_facts(client: TestClient) -> None:
@@ -243,10 +251,42 @@ def test_malformed_lines_leave_nothing(client: TestClient, lines: bytes, line: i
 
 @pytest.mark.parametrize(
     "document",
-    [{}, {"text": " "}, {"text": "x\u0000"}, {"text": "x", "id": ""}, {"text": "x", "url": "file:///"}, {"text": 1}],
+    [
+        {},
+        {"text": " "},
+        {"text": "x\u0000"},
+        {"text": "x", "id": ""},
+        {"text": "x", "id": "a" * 257},
+        {"text": "x", "url": "file:///"},
+        {"text": 1},
+    ],
 )
 def test_documents(client: TestClient, document: dict[str, Any]) -> None:
     refused(client, {"documents": [document]}, "/scopes/bad/documents")
+    assert client.get("/scopes/bad").status_code == 404
+
+
+def test_the_longest_ids_are_kept_as_they_are(client: TestClient) -> None:
+    document = {"id": "d" * 256, "text": "The longest names belong to the smallest harbours."}
+    assert client.post("/scopes/long/documents", json={"documents": [document]}).status_code == 201
+    fact = {"id": "f" * 128, "text": "The shortest belong to the largest."}
+    assert client.post("/scopes/long/facts", json={"facts": [fact]}).json()["ids"] == [fact["id"]]
+    (given, _) = client.get("/scopes/long/facts").json()["items"]
+    assert given["provenances"][0]["document_id"] == document["id"]
+
+
+@pytest.mark.parametrize("literal", [b"NaN", b"0", b"1.5", b"-1", b"Infinity"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/scopes/bad/facts", b'{"facts": [{"text": "x", "confidence": %s}]}'),
+        ("/scopes/bad/facts", b'{"facts": [{"text": "x", "provenances": [{"origin": "manual", "confidence": %s}]}]}'),
+        ("/check", b'{"question": "Which?", "passages": [{"text": "x", "confidence": %s}]}'),
+    ],
+)
+def test_confidences_that_are_none(client: TestClient, path: str, body: bytes, literal: bytes) -> None:
+    problem = refused(client, body % literal, path)
+    assert problem["errors"][0]["loc"][-1] == "confidence"
     assert client.get("/scopes/bad").status_code == 404
 
 
@@ -284,11 +324,27 @@ def test_scope_changes(client: TestClient, change: dict[str, Any]) -> None:
     assert client.get("/scopes/bad").status_code == 404
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=", "cursor=nonsense", "q=%20", "page=2"])
+_NO_CURSORS = [f"cursor={2**63}", "cursor=99999999999999999999", "cursor=-1", "cursor=%D9%A3", "cursor=1&q=ferry"]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", "cursor=", "cursor=nonsense", "q=%20", "page=2", *_NO_CURSORS]
+)
 def test_page_queries(client: TestClient, query: str) -> None:
     answer = client.get(f"/scopes/default/facts?{query}")
     assert answer.status_code == 422, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_the_last_cursor_there_can_be_is_an_empty_page(client: TestClient) -> None:
+    page = client.get(f"/scopes/default/facts?cursor={2**63 - 1}")
+    assert page.status_code == 200
+    assert page.json() == {"items": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize("cursor", ["../x", "A", "", "a" * 65])
+def test_cursors_of_scopes(client: TestClient, cursor: str) -> None:
+    assert client.get("/scopes", params={"cursor": cursor}).status_code == 422
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +13,13 @@ import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+from tests.conftest import wait_ready
+
+from scopegate import logs
+from scopegate.app import create_app
+from scopegate.knowledge.store import ScopeReader
+from scopegate.knowledge.view import ScopeView
+from scopegate.settings import Settings
 
 SECRET = "Which pier does the smuggler use?"
 
@@ -49,16 +60,35 @@ def test_what_breaks_is_a_500_that_tells_nothing(client: TestClient, monkeypatch
         raise RuntimeError("the password is swordfish")
 
     monkeypatch.setattr(client.app.state.parts.services.knowledge, "fact", broken)  # type: ignore[attr-defined]
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         answer = client.get("/scopes/default/facts/x", headers={"X-Request-ID": "find-me"})
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["x-request-id"] == "find-me"
     assert "swordfish" not in answer.text
     assert "RuntimeError" not in answer.text
-    failure = next(line for line in logs if line["event"] == "failed")
+    failure = next(line for line in lines if line["event"] == "failed")
     assert failure["exc_info"]
     assert failure["request_id"] == "find-me"
+
+
+def test_a_traceback_shows_no_locals(capsys: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    handlers = logging.root.handlers[:]
+    try:
+        logs.configure(Settings(log_format="console"))
+        bearer = "swordfish"
+        try:
+            raise RuntimeError("broken")
+        except RuntimeError:
+            structlog.get_logger().exception("ours failed", about=len(bearer))
+            logging.getLogger("library").exception("theirs failed")
+    finally:
+        structlog.configure(**before)
+        logging.root.handlers[:] = handlers
+    said = capsys.readouterr().err
+    assert said.count("RuntimeError: broken") == 2
+    assert bearer not in said
 
 
 def metrics(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -107,16 +137,42 @@ def test_two_apps_count_apart(client: TestClient, open_app: Callable[..., TestCl
     assert not any("/check" in dict(labels).values() for _, labels in other)
 
 
-def test_ready_says_what_is_missing(open_app: Callable[..., TestClient]) -> None:
-    client = open_app()
+def test_alive_and_ready(client: TestClient) -> None:
     assert client.get("/livez").json() == {"status": "alive"}
     assert client.get("/readyz").json() == {"status": "ready"}
 
 
-def test_a_store_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
-    from scopegate.app import create_app
-    from scopegate.settings import Settings
+def test_not_ready_while_the_index_loads(
+    open_app: Callable[..., TestClient], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fact = {"facts": [{"text": "Pier 4 is for ferries."}]}
+    assert open_app().post("/scopes/default/facts", json=fact).status_code == 201
+    go_on = threading.Event()
+    restore = ScopeView.restore
 
+    async def slow(view: ScopeView, reader: ScopeReader) -> None:
+        await asyncio.to_thread(go_on.wait, 30)
+        await restore(view, reader)
+
+    monkeypatch.setattr(ScopeView, "restore", slow)
+    question = {"question": "What is pier 4 for?", "policy": {"gates": ["hard"]}}
+    with TestClient(create_app(Settings(data_dir=tmp_path)), raise_server_exceptions=False) as client:
+        try:
+            end = time.monotonic() + 20
+            while "'default' is loading" not in (answer := client.get("/readyz")).text:
+                assert answer.status_code == 503
+                assert time.monotonic() < end, answer.text
+                time.sleep(0.02)
+            assert answer.status_code == 503
+            assert client.get("/livez").status_code == 200
+            assert client.post("/check", json=question).status_code == 503
+        finally:
+            go_on.set()
+        wait_ready(client)
+        assert client.post("/check", json=question).json()["decision"] == "ANSWERABLE"
+
+
+def test_a_store_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, database_url="sqlite:////proc/no/such.db")
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
         answer = client.get("/readyz")
@@ -130,13 +186,13 @@ def test_a_store_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log_questions", [False, True])
 def test_questions_are_logged_only_where_asked_for(open_app: Callable[..., TestClient], log_questions: bool) -> None:
     client = open_app(log_questions=log_questions)
-    with structlog.testing.capture_logs() as logs:
+    with structlog.testing.capture_logs() as lines:
         client.post("/check", json={"question": SECRET})
         client.post("/answer", json={"question": SECRET})
         client.post("/check/batch", json={"items": [{"question": SECRET}]})
         client.post("/check", json={"question": SECRET, "colour": SECRET})
         client.get("/scopes/default/facts", params={"q": SECRET})
-    assert (SECRET in str(logs)) is log_questions
-    requests = [line for line in logs if line["event"] == "request"]
+    assert (SECRET in str(lines)) is log_questions
+    requests = [line for line in lines if line["event"] == "request"]
     assert [line["status"] for line in requests] == [200, 200, 200, 422, 200]
     assert all(line["ms"] > 0 for line in requests)

@@ -131,6 +131,18 @@ def test_an_upload_that_grows_too_large_is_cut_off(serve: Callable[..., Server])
     assert announced.status_code == 413
 
 
+def test_an_upload_that_never_ends_frees_its_place(serve: Callable[..., Server]) -> None:
+    server = serve(SCOPEGATE_BODY_TIMEOUT_S="0.5", SCOPEGATE_MAX_REQUESTS="1")
+    upload = Upload(server)
+    upload.send(FACTS[:20])
+    until(lambda: in_flight(server) == 2)
+    assert server.client.post("/check", json=QUESTION).status_code == 503
+    assert upload.status() == 408
+    upload.close()
+    until(lambda: in_flight(server) == 1)
+    assert server.client.post("/check", json=QUESTION).status_code == 200
+
+
 def test_a_client_that_goes_away_leaves_nothing(serve: Callable[..., Server]) -> None:
     server = serve()
     upload = Upload(server)
@@ -174,6 +186,25 @@ def test_what_a_shell_adds_the_service_knows(serve: Callable[..., Server]) -> No
     until(lambda: bool(server.client.post("/check", json=QUESTION).json()["decision"] == "ANSWERABLE"))
 
 
+def test_the_service_answers_while_a_shell_adds(serve: Callable[..., Server]) -> None:
+    server = serve()
+    lines = "".join(json.dumps({"text": f"Locker {n} holds parcel {n * 7}."}) + "\n" for n in range(3000))
+    command = [sys.executable, "-m", "scopegate.cli", "add", "-", "--data-dir", str(server.data_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as adding:
+        assert adding.stdin is not None
+        adding.stdin.write(lines)
+        adding.stdin.close()
+        statuses = []
+        while adding.poll() is None:
+            statuses.append(server.client.post("/check", json=QUESTION).status_code)
+            time.sleep(0.01)
+    assert adding.returncode == 0
+    assert len(statuses) > 20
+    assert set(statuses) == {200}
+    last = {"question": "Locker 2999 holds parcel 20993.", "policy": {"gates": ["hard"], "k": 1}}
+    until(lambda: bool("20993" in server.client.post("/check", json=last).text.split('"evidence"')[1]))
+
+
 def fails(*arguments: str, **environment: str) -> str:
     """Runs serve, which must end at once with one sentence; returns it."""
     ended = subprocess.run(
@@ -199,4 +230,7 @@ def test_what_cannot_start_says_why(tmp_path: Path) -> None:
     assert "entry 1" in fails("--port", "0", "--data-dir", str(tmp_path), SCOPEGATE_API_KEYS="owner:hush")
     assert "no embedder" in fails("--port", "0", "--data-dir", str(tmp_path), SCOPEGATE_EMBEDDER="nonesuch")
     assert "port" in fails("--port", "70000", "--data-dir", str(tmp_path))
+    unreadable = fails("--port", "0", "--data-dir", str(tmp_path), "--database-url", "post gres//me:hush@host")
+    assert "database URL" in unreadable
+    assert "hush" not in unreadable
     assert "alpha" in fails("--data-dir", str(tmp_path), SCOPEGATE_ALPHA="-1")

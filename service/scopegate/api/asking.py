@@ -29,7 +29,7 @@ _BATCH = Body(BatchRequest)
     "/check",
     response_model=Verdict,
     openapi_extra=_CHECK.openapi_extra,
-    responses=problems.documented(404, 413, 415),
+    responses=problems.documented(404, 408, 413, 415),
 )
 async def check(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
     """May this question be answered from the scope's knowledge, or from the passages given? A refusal is a 200."""
@@ -44,7 +44,7 @@ async def check(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given)
     "/check/batch",
     response_model=BatchResult,
     openapi_extra=_BATCH.openapi_extra,
-    responses=problems.documented(413, 415),
+    responses=problems.documented(408, 413, 415),
 )
 async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: Given) -> Response:
     """Up to 256 checks side by side; each is answered with a verdict or a problem, in order."""
@@ -57,6 +57,9 @@ async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: 
             verdict = await parts.services.gatekeeper.check(asked)
         except ScopegateError as error:
             return problems.of_error(error)
+        except Exception:
+            log.exception("failed")
+            return problems.failed()
         parts.metrics.judged(verdict)
         _note(parts, asked, verdict)
         return verdict
@@ -71,7 +74,7 @@ async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: 
     "/answer",
     response_model=Answer,
     openapi_extra=_CHECK.openapi_extra,
-    responses=problems.documented(404, 413, 415),
+    responses=problems.documented(404, 408, 413, 415),
 )
 async def answer(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
     """An answer with the evidence that it rests on, or a refusal that says why; both are a 200."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import perf_counter
 
 import structlog
@@ -31,6 +32,7 @@ class Edge:
         self._app = app
         self._max_requests = settings.max_requests
         self._max_body = settings.max_body
+        self._body_timeout_s = settings.body_timeout_s
         self._metrics = metrics
         self._in_flight = 0
 
@@ -64,18 +66,46 @@ class Edge:
                     )
                     await problems.response(busy)(scope, receive, send_marked)
                 else:
-                    await self._app(scope, _bounded(receive, headers, self._max_body), send_marked)
+                    await self._app(scope, self._bounded(receive, headers), send_marked)
             except ClientDisconnect:
                 status = _CLIENT_GONE
             except Exception:
                 log.exception("failed")
                 if status:
                     raise
-                failed = problems.problem(500, "the service failed at this; its log tells more under the request's id")
-                await problems.response(failed)(scope, receive, send_marked)
+                await problems.response(problems.failed())(scope, receive, send_marked)
             finally:
                 self._in_flight -= 1
                 self._record(scope, status or _CLIENT_GONE, perf_counter() - started, watching)
+
+    def _bounded(self, receive: Receive, headers: dict[bytes, bytes]) -> Receive:
+        """receive, which raises a 413 rather than hand on a body that is too large, a 408 where one does not end."""
+        announced = headers.get(b"content-length", b"")
+        refused = announced.isdigit() and int(announced) > self._max_body
+        close = {"Connection": "close"}
+        end = asyncio.get_running_loop().time() + self._body_timeout_s
+        received = 0
+        complete = False
+
+        async def receive_bounded() -> Message:
+            nonlocal received, complete
+            if complete:  # what comes now is that the client goes away
+                return await receive()
+            if not refused:
+                try:
+                    async with asyncio.timeout_at(end):
+                        message = await receive()
+                except TimeoutError:
+                    raise HTTPException(
+                        408, f"the body did not end within {self._body_timeout_s:g} seconds", close
+                    ) from None
+                received += len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+                if received <= self._max_body:
+                    return message
+            raise HTTPException(413, f"a body may have at most {self._max_body} bytes", close)
+
+        return receive_bounded
 
     def _record(self, scope: Scope, status: int, seconds: float, watching: bool) -> None:
         route = scope.get("route")
@@ -94,21 +124,3 @@ def _request_id(given: bytes | None) -> str:
         if text.isascii() and text.isprintable():
             return text
     return new_id()
-
-
-def _bounded(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receive:
-    """receive, which raises a 413 rather than hand on more than limit bytes, or wait for them."""
-    announced = headers.get(b"content-length", b"")
-    refused = announced.isdigit() and int(announced) > limit
-    received = 0
-
-    async def receive_bounded() -> Message:
-        nonlocal received
-        if not refused:
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received <= limit:
-                return message
-        raise HTTPException(413, f"a body may have at most {limit} bytes", {"Connection": "close"})
-
-    return receive_bounded

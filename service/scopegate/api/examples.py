@@ -90,8 +90,8 @@ _PROBLEM = {
 _EFFECTIVE = {
     "alpha": 1.0,
     "k": 4,
-    "gates": None,
-    "probe_threshold": None,
+    "gates": ["hard", "probe"],
+    "probe_threshold": 0.5,
     "votes": 1,
     "mode": "enforce",
     "on_error": "refuse",

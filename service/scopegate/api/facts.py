@@ -32,7 +32,7 @@ _CHUNK = 64 * 1024
     status_code=201,
     response_model=Added,
     openapi_extra=_FACTS.openapi_extra,
-    responses=problems.documented(409, 413, 415, 507),
+    responses=problems.documented(408, 409, 413, 415, 507),
 )
 async def add_facts(scope: ScopeInPath, facts: Annotated[list[NewFact], Depends(_FACTS)], parts: Given) -> Response:
     """Adds facts, all or none, and creates the scope where it is new; durable before it answers.
@@ -58,7 +58,7 @@ async def get_fact(scope: ScopeInPath, id: IdInPath, parts: Given) -> Response: 
     "/scopes/{scope}/facts/{id}",
     response_model=Fact,
     openapi_extra=_CHANGE.openapi_extra,
-    responses=problems.documented(404, 409, 413, 415, 507),
+    responses=problems.documented(404, 408, 409, 413, 415, 507),
 )
 async def correct_fact(
     scope: ScopeInPath,
@@ -91,7 +91,7 @@ async def remove_fact(scope: ScopeInPath, id: IdInPath, parts: Given) -> Respons
     status_code=201,
     response_model=Split,
     openapi_extra=_DOCUMENTS.openapi_extra,
-    responses=problems.documented(409, 413, 415, 507),
+    responses=problems.documented(408, 409, 413, 415, 507),
 )
 async def add_documents(
     scope: ScopeInPath, request: Annotated[DocumentsRequest, Depends(_DOCUMENTS)], parts: Given

@@ -77,8 +77,15 @@ def of_error(error: ScopegateError) -> Problem:
     status, kind = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
     answer = problem(status, str(error), kind)
     if status == HTTPStatus.UNPROCESSABLE_ENTITY:
-        answer["errors"] = []
+        answer["errors"] = [{"loc": ["body"], "msg": str(error)}]
     return answer
+
+
+def failed() -> Problem:
+    """The problem of a bug of ours, which tells nothing of it."""
+    return problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "the service failed at this; its log tells more under the request's id"
+    )
 
 
 def of_fields(errors: Sequence[Mapping[str, Any]]) -> Problem:

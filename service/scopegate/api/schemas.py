@@ -46,6 +46,10 @@ MAX_QUESTION = 4096
 MAX_TEXT = 20_000
 MAX_FACTS = 10_000
 MAX_DEPTH = 16
+# What the columns of the store hold.
+MAX_FACT_ID = 128
+MAX_DOCUMENT_ID = 256
+MAX_KEY = 2**63 - 1
 
 # C0 controls but tab and line ends: no store keeps NUL, and no text means the others.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
@@ -63,6 +67,12 @@ def _text(text: str) -> str:
     if not any(character.isprintable() and not character.isspace() for character in text):
         raise PydanticCustomError("blank", "Text may not be blank")
     return _line(text)
+
+
+def _position(cursor: str) -> str:
+    if int(cursor) > MAX_KEY:
+        raise PydanticCustomError("cursor", "The cursor is none that a page gave")
+    return cursor
 
 
 def _utc(time: datetime) -> datetime:
@@ -108,7 +118,9 @@ Question = Annotated[
     str, AfterValidator(_text), Field(min_length=1, max_length=MAX_QUESTION, json_schema_extra={"pattern": _TEXT})
 ]
 ScopeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-FactId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:~-]{0,127}$")]
+FactId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:~-]*$", max_length=MAX_FACT_ID)]
+DocumentId = Annotated[Line, Field(max_length=MAX_DOCUMENT_ID)]
+Position = Annotated[str, Field(pattern=r"^[0-9]{1,19}$"), AfterValidator(_position)]
 Time = Annotated[AwareDatetime, Strict(), AfterValidator(_utc)]
 Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]
 PolicyField = Literal["alpha", "k", "gates", "probe_threshold", "votes", "mode", "on_error"]
@@ -269,7 +281,7 @@ class ProvenanceIn(Closed):
 
     origin: Origin
     source: Line | None = None
-    document_id: Line | None = None
+    document_id: DocumentId | None = None
     confidence: Confidence = 1.0
 
 
@@ -327,7 +339,7 @@ class FactChange(TypedDict, total=False):
 class DocumentIn(Closed):
     """A text to be split into facts. Posting an id again replaces what it gave; without one, a new one is made."""
 
-    id: Annotated[Line, Field(min_length=1, max_length=512)] | None = None
+    id: Annotated[DocumentId, Field(min_length=1)] | None = None
     title: Line | None = None
     text: Annotated[str, AfterValidator(_text), Field(min_length=1, json_schema_extra={"pattern": _TEXT})]
     source: Line | None = None
@@ -413,10 +425,22 @@ class PageQuery(Closed):
     """Which page of a list."""
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    cursor: Annotated[Line, Field(min_length=1)] | None = None
+
+
+class ScopesQuery(PageQuery):
+    """Which page of the scopes."""
+
+    cursor: ScopeName | None = None
 
 
 class FactsQuery(PageQuery):
-    """Which page of the facts; q sorts them by closeness of meaning to it."""
+    """Which page of the facts; q sorts them by closeness of meaning to it, in one page."""
 
+    cursor: Position | None = None
     q: Question | None = None
+
+    @model_validator(mode="after")
+    def _one_order(self) -> FactsQuery:
+        if self.cursor is not None and self.q is not None:
+            raise PydanticCustomError("two_orders", "Give cursor or q, not both: what q finds is one page")
+        return self

@@ -11,7 +11,7 @@ from scopegate.api.body import Body
 from scopegate.api.keys import Role
 from scopegate.api.parts import Allow, Given
 from scopegate.api.replies import reply
-from scopegate.api.schemas import PageQuery, ScopeBody, ScopeChange, ScopeName
+from scopegate.api.schemas import ScopeBody, ScopeChange, ScopeName, ScopesQuery
 from scopegate.domain import Page, Scope
 from scopegate.services import Services
 
@@ -27,7 +27,7 @@ _CHANGE = Body(ScopeChange)
     dependencies=[Depends(Allow(Role.WRITE))],
     responses=problems.documented(),
 )
-async def list_scopes(page: Annotated[PageQuery, Query()], parts: Given) -> Response:
+async def list_scopes(page: Annotated[ScopesQuery, Query()], parts: Given) -> Response:
     """The scopes, by name."""
     found = await parts.services.knowledge.scopes(page.limit, page.cursor)
     return reply(Page([_body(parts.services, scope) for scope in found.items], found.next_cursor))
@@ -49,7 +49,7 @@ async def get_scope(scope: InPath, parts: Given) -> Response:
     response_model=ScopeBody,
     dependencies=[Depends(Allow(Role.ADMIN))],
     openapi_extra=_CHANGE.openapi_extra,
-    responses={201: {"model": ScopeBody, "description": "Created"}, **problems.documented(409, 413, 415, 507)},
+    responses={201: {"model": ScopeBody, "description": "Created"}, **problems.documented(408, 409, 413, 415, 507)},
 )
 async def put_scope(scope: InPath, change: Annotated[ScopeChange, Depends(_CHANGE)], parts: Given) -> Response:
     """Creates a scope (201) or changes it (200); what is not given stays."""
