@@ -72,6 +72,11 @@ def test_long_runs_are_cut_between_clauses() -> None:
     assert " ".join(pieces) == text
 
 
+def test_an_unwrapped_verse_is_one_sentence_however_many_lines_it_has() -> None:
+    text = "Sung at sea\n" + "la la\n" * 150
+    assert split(text) == [text.strip()]
+
+
 def test_ideographs_weigh_as_tokens() -> None:
     assert max(map(len, split("山" * 900))) == MAX_CHARACTERS // 4
 
