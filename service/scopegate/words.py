@@ -7,13 +7,16 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 import Stemmer
 
 from scopegate.settings import models_dir
+
+T = TypeVar("T")
 
 # Dotted abbreviations, numbers with their separators, single ideographs and kana, and everything else that is a word.
 _WORD = re.compile(
@@ -23,8 +26,24 @@ _WORD = re.compile(
     r"|(?:(?![\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])[^\W_])+(?:['’][^\W\d_]+)*"
 )
 _POSSESSIVE = re.compile(r"['’]s?$")
+_THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
 # Snowball stems "countries" to "countri"; its own cache is off because it is not meant for several threads.
 _SNOWBALL = Stemmer.Stemmer("english", 0)
+
+
+def remembered(count: int, longest: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Keeps what was read from the last count texts, but not of texts beyond longest characters: memory is bounded."""
+
+    def remembering(read: Callable[[str], T]) -> Callable[[str], T]:
+        recent = lru_cache(maxsize=count)(read)
+
+        @wraps(read)
+        def recall(text: str) -> T:
+            return recent(text) if len(text) <= longest else read(text)
+
+        return recall
+
+    return remembering
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -134,7 +153,7 @@ class Word:
     informative: bool
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192, longest=1_000)
 def words(text: str) -> tuple[Word, ...]:
     """The words of a text, in order."""
     return tuple(
@@ -143,21 +162,22 @@ def words(text: str) -> tuple[Word, ...]:
     )
 
 
-@lru_cache(maxsize=65536)
+@remembered(65536, longest=100)
 def stem(word: str) -> str:
-    """What a word is compared by; the same for its inflections, its accents and its case."""
+    """What a word is compared by, never empty; the same for its inflections, its accents and its case."""
     plain = word.casefold()
     if not plain.isascii():
         decomposed = unicodedata.normalize("NFKD", plain.replace("’", "'"))
-        plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+        # U+FF9E is a letter, but what it decomposes to is nothing but a mark.
+        plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter)) or plain
     plain = _POSSESSIVE.sub("", plain)
     if plain[:1].isdigit():
-        return plain.replace(",", "")
+        return _THOUSANDS.sub("", plain)
     plain = plain.replace(".", "")
     return _IRREGULAR.get(plain) or str(_SNOWBALL.stemWord(plain))
 
 
-@lru_cache(maxsize=65536)
+@remembered(65536, longest=100)
 def _informative(word: str) -> bool:
     # "US" and "WHO" are names, "us" and "who" are not.
     if len(word) > 1 and word.isupper():
