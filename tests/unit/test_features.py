@@ -31,10 +31,22 @@ def seen(question: str, *sentences: str) -> dict[str, float]:
         ("What did the company announce?", Kind.THING),
         ("Tell me about the bridge", Kind.THING),
         ("", Kind.THING),
+        ("Could you tell me who designed the bridge?", Kind.NAME),
+        ("Do you know when the bridge was opened?", Kind.DATE),
+        ("Can you explain how many spans the bridge has?", Kind.NUMBER),
+        ("Do you know whether the bridge is open?", Kind.YES_NO),
+        ("Did the mayor know who designed the bridge?", Kind.YES_NO),
     ],
 )
 def test_kind_of_question(question: str, kind: Kind) -> None:
     assert read_question(question).kind is kind
+
+
+def test_a_polite_frame_is_no_part_of_the_question() -> None:
+    framed = read_question("Do you happen to know in which year Solvik was founded?")
+    plain = read_question("Which year was Solvik founded?")
+    assert [word.stem for word in framed.words] == [word.stem for word in plain.words] == ["solvik", "found"]
+    assert (framed.kind, framed.noun) == (plain.kind, plain.noun)
 
 
 def test_rare_words_weigh_more_in_coverage() -> None:
@@ -97,6 +109,11 @@ def test_a_year_in_a_question_for_something_else_is_missed() -> None:
 def test_a_negation_on_one_side_is_noticed() -> None:
     assert seen("Which farm was not sold?", "Solvik farm was sold.")["negation_differs"] == 1.0
     assert seen("Which farm wasn't sold?", "Solvik farm was never sold.")["negation_differs"] == 0.0
+
+
+def test_a_letter_that_is_only_a_mark_breaks_nothing() -> None:
+    found = features("\uff9e who?", said("\uff9e is known.", "\uff9f"), rarity)
+    assert np.isfinite(found).all()
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=80), min_size=1, max_size=4))
