@@ -6,18 +6,25 @@ from collections.abc import Callable, Sequence
 
 from scopegate.domain import Confusion, ConfusionType, Evidence, Span
 from scopegate.gate.features import Kind, read_question, read_sentence, substitutes
-from scopegate.words import Word, word_set, words
+from scopegate.words import Word, stem, word_set, words
 
 _PRONOUNS = word_set(
     "he him his she her hers it its they them their theirs this that these those here there himself herself itself"
 )
 _COMPLEMENTIZERS = word_set("know say says said think thinks believe believes mean means sure so")
 _EXPLETIVE = word_set("is are was were be been has have")
+_WEATHER = frozenset(map(stem, word_set("rain snow hail drizzle freeze thunder")))
 _POSTMODIFIERS = word_set(
     "of in on at from for to between with by that who which whose where when during after before under near"
 )
-_EXTREME_ENDINGS = ("est",)
-_EXTREMES = word_set("first last next only most least best worst same second third current former")
+_EXTREMES = word_set("""
+    first last next only most least best worst same second third current former
+    biggest busiest cheapest cleanest closest coldest coolest darkest deadliest deepest driest earliest easiest farthest
+    fastest finest furthest greatest happiest hardest heaviest highest hottest largest latest lightest longest loudest
+    lowest narrowest nearest newest oldest poorest purest quickest rarest richest safest sharpest shortest simplest
+    slowest smallest steepest strongest tallest thickest thinnest tiniest toughest warmest weakest wealthiest wettest
+    widest youngest
+    """)
 # There is one of each, or the reader of the question lives with it.
 _ONE_OF_ITS_KIND = word_set(
     "world sun moon earth sky sea internet web weather future past present universe bible president government "
@@ -104,12 +111,16 @@ def _explained(held: Sequence[Word], plain: Sequence[str], at: int) -> bool:
         return True
     if plain[at] == "there" and (following in _EXPLETIVE or before in _EXPLETIVE):
         return True
-    # "Does it rain in Bergen?", "Is it true that ...": it stands for what follows.
-    if plain[at] == "it" and ("that" in plain[at:] or "to" in plain[at:]):
+    # "Is it true that ...", "Does it rain in Bergen?": it stands for what follows, or for nothing.
+    if plain[at] == "it" and ("that" in plain[at:] or "to" in plain[at:] or _weather(held[at + 1 :])):
         return True
     return any(word.informative and word.text[0].isupper() for word in held[1 if at > 1 else 0 : at]) or (
         sum(word.informative for word in held[:at]) >= 2
     )
+
+
+def _weather(following: Sequence[Word]) -> bool:
+    return bool(following) and following[0].stem in _WEATHER
 
 
 def _definite(held: Sequence[Word], plain: Sequence[str], at: int) -> tuple[Word, ...] | None:
@@ -122,7 +133,7 @@ def _definite(held: Sequence[Word], plain: Sequence[str], at: int) -> tuple[Word
         return None
     if any(word.text[0].isupper() or word.text[0].isdigit() for word in phrase):
         return None
-    if any(word.text in _EXTREMES or word.text.endswith(_EXTREME_ENDINGS) for word in phrase):
+    if any(word.text in _EXTREMES for word in phrase):
         return None
     if any(word.text in _ONE_OF_ITS_KIND for word in phrase):
         return None
