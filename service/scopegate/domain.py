@@ -120,14 +120,13 @@ class Policy:
     """How questions to a scope are judged.
 
     alpha: the hard gate passes while min S/C is below it, above 0. k: how many facts are evidence, 1 to 100. gates:
-    those to run, None for all that are available. probe_threshold: the probe passes at or above it, 0 to 1, None for
-    the probe's own. votes: the soft gate's m.
+    those to run, at least one. probe_threshold: the probe passes at or above it, 0 to 1. votes: the soft gate's m.
     """
 
     alpha: float
+    probe_threshold: float
     k: int = 4
-    gates: tuple[GateName, ...] | None = None
-    probe_threshold: float | None = None
+    gates: tuple[GateName, ...] = tuple(GateName)
     votes: int = 1
     mode: Mode = Mode.ENFORCE
     on_error: OnError = OnError.REFUSE

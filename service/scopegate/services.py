@@ -26,7 +26,7 @@ class Services:
         self.embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
         self.knowledge = Knowledge(settings, self.embedder)
         probe = FeatureProbe.load(settings.probe or models_dir() / "feature-probe" / "probe.json")
-        self.gatekeeper = Gatekeeper(self.knowledge, Retriever(self.embedder), probe, settings)
+        self.gatekeeper = Gatekeeper(self.knowledge, Retriever(self.embedder, settings), probe, settings)
         self.answerer = Answerer(self.gatekeeper)
 
     @asynccontextmanager

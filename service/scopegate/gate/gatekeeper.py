@@ -55,22 +55,21 @@ class _Hearing:
     end: float
     case: Case | None = None
     results: list[GateResult] = field(default_factory=list)
+    refused_by: GateName | None = None
 
 
 class Gatekeeper:
     """Runs a scope's gates over a question, cheapest first, and stops at the first refusal unless asked to explain."""
 
-    gates = tuple(GateName)
-
     def __init__(self, knowledge: Knowledge, retriever: Retriever, probe: FeatureProbe, settings: Settings) -> None:
         self._knowledge = knowledge
         self._retriever = retriever
         self._probe = probe
-        self._defaults = default_policy(settings)
+        self._defaults = default_policy(settings, probe.threshold)
         self._deadline_ms = settings.deadline_ms
 
     def policy(self, scope: Scope) -> Policy:
-        """The scope's policy, before a request's overrides."""
+        """What holds in the scope, before a request's overrides."""
         return overridden(self._defaults, scope.policy)
 
     async def check(self, check: Check) -> Verdict:
@@ -80,23 +79,24 @@ class Gatekeeper:
     async def judge(self, check: Check) -> Judged:
         """Whether the question may be answered, what each gate saw, and the case.
 
-        Raises UnknownScope; Conflict where another embedder made the scope's vectors; Overloaded; Unavailable where
-        the scope is loading, min_revision is not reached in time, or a gate fails under on_error 'fail'.
+        Raises UnknownScope; Conflict where another embedder made the scope's vectors; Invalid where the passages hold
+        too many sentences; Overloaded, whatever on_error says, since trying again helps; Unavailable where the scope
+        is loading, min_revision is not reached in time, or a gate fails under on_error 'fail' before any has refused.
         """
         end = time.perf_counter() + (check.deadline_ms or self._deadline_ms) / 1000
         view = await self._view(check, end)
-        hearing = _Hearing(check, overridden(self.policy(view.scope), check.overrides), view, end)
-        refused_by = None
-        for gate in hearing.policy.gates or self.gates:
-            if refused_by is not None and not check.explain:
-                threshold = self._threshold(gate, hearing.policy)
+        policy = overridden(self.policy(view.scope), check.overrides)
+        hearing = _Hearing(check, policy, view, end)
+        for gate in policy.gates:
+            if hearing.refused_by is not None and not check.explain:
+                threshold = _threshold(gate, policy)
                 hearing.results.append(GateResult(gate, None, None, threshold, GateStatus.SKIPPED, 0.0))
                 continue
             result = await self._ask(gate, hearing)
             hearing.results.append(result)
-            if not result.passed and refused_by is None:
-                refused_by = gate
-        return Judged(_verdict(hearing, refused_by), hearing.case)
+            if not result.passed and hearing.refused_by is None:
+                hearing.refused_by = gate
+        return Judged(_verdict(hearing), hearing.case)
 
     async def _view(self, check: Check, end: float) -> ScopeView:
         try:
@@ -120,10 +120,10 @@ class Gatekeeper:
         except Exception:
             log.exception("a gate broke", gate=gate)
             status, cause = GateStatus.ERROR, "it broke"
-        if hearing.policy.on_error is OnError.FAIL:
+        if hearing.policy.on_error is OnError.FAIL and hearing.refused_by is None:
             raise Unavailable(f"the {gate} gate gave no judgement: {cause}")
         passed = hearing.policy.on_error is OnError.ANSWER
-        threshold = self._threshold(gate, hearing.policy)
+        threshold = _threshold(gate, hearing.policy)
         return GateResult(gate, passed, None, threshold, status, _elapsed_ms(start), {"cause": cause})
 
     async def _case(self, hearing: _Hearing) -> Case:
@@ -133,7 +133,7 @@ class Gatekeeper:
         return hearing.case
 
     def _judgement(self, gate: GateName, case: Case, policy: Policy, start: float) -> GateResult:
-        threshold = self._threshold(gate, policy)
+        threshold = _threshold(gate, policy)
         detail: Mapping[str, Any] = {}
         if gate is GateName.HARD:
             score = hard_score(case.evidence)
@@ -146,26 +146,25 @@ class Gatekeeper:
             detail = {"probe": self._probe.name}
         return GateResult(gate, passed, score, threshold, GateStatus.OK, _elapsed_ms(start), detail)
 
-    def _threshold(self, gate: GateName, policy: Policy) -> float:
-        if gate is GateName.HARD:
-            return policy.alpha
-        return self._probe.threshold if policy.probe_threshold is None else policy.probe_threshold
+
+def _threshold(gate: GateName, policy: Policy) -> float:
+    return policy.alpha if gate is GateName.HARD else policy.probe_threshold
 
 
 def _elapsed_ms(start: float) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def _verdict(hearing: _Hearing, refused_by: GateName | None) -> Verdict:
-    would_refuse = refused_by is not None
+def _verdict(hearing: _Hearing) -> Verdict:
+    would_refuse = hearing.refused_by is not None
     enforced = hearing.policy.mode is Mode.ENFORCE
     evidence = hearing.case.evidence if hearing.case else ()
     return Verdict(
         id=new_id(),
         decision=Decision.REFUSAL if would_refuse and enforced else Decision.ANSWERABLE,
         would_refuse=would_refuse,
-        refused_by=refused_by,
-        reason=_reason(hearing, refused_by),
+        refused_by=hearing.refused_by,
+        reason=_reason(hearing),
         confusion=_confusion(hearing) if would_refuse else None,
         gates=tuple(hearing.results),
         evidence=evidence[: hearing.policy.k],
@@ -177,36 +176,44 @@ def _verdict(hearing: _Hearing, refused_by: GateName | None) -> Verdict:
 def _confusion(hearing: _Hearing) -> Confusion | None:
     if hearing.case is None:
         return None
-    has_history = bool(hearing.check.history)
-    return confusion(hearing.case.question, hearing.case.evidence, has_history=has_history, rarity=hearing.case.rarity)
+    case, has_history = hearing.case, bool(hearing.check.history)
+    try:
+        return confusion(case.question, case.evidence, has_history=has_history, rarity=case.rarity)
+    except Exception:
+        # A refusal stands without its explanation.
+        log.exception("the confusion was not found")
+        return None
 
 
-def _reason(hearing: _Hearing, refused_by: GateName | None) -> str:
-    if refused_by is None:
+def _reason(hearing: _Hearing) -> str:
+    if hearing.refused_by is None:
         return "Every gate passed: " + ", ".join(map(_seen, hearing.results)) + "."
-    result = next(result for result in hearing.results if result.gate is refused_by)
+    result = next(result for result in hearing.results if result.gate is hearing.refused_by)
     if result.status is not GateStatus.OK:
         return (
-            f"The {refused_by} gate gave no judgement: {result.detail['cause']}; the policy counts that as a refusal."
+            f"The {result.gate} gate gave no judgement: {result.detail['cause']}; the policy counts that as a refusal."
         )
-    if refused_by is GateName.PROBE:
-        return (
-            f"The evidence does not seem to hold the answer: P(in scope) is {result.score:.2f}, "
-            f"the threshold is {result.threshold:.2f}."
-        )
+    if result.gate is GateName.PROBE:
+        score, threshold = _shown(result.score or 0.0, result.threshold)
+        return f"The evidence does not seem to hold the answer: P(in scope) is {score}, the threshold is {threshold}."
     from_scope = hearing.check.passages is None
     what, where = ("fact", f"scope {hearing.check.scope!r}") if from_scope else ("sentence", "the passages")
     if result.score is None:
         return f"There is no {what} in {where}."
-    return (
-        f"No {what} in {where} is close enough: the best has S/C {result.score:.2f}, "
-        f"the threshold is {result.threshold:.2f}."
-    )
+    score, threshold = _shown(result.score, result.threshold)
+    return f"No {what} in {where} is close enough: the best has S/C {score}, the threshold is {threshold}."
 
 
 def _seen(result: GateResult) -> str:
     if result.status is not GateStatus.OK or result.score is None:
         return f"{result.gate} gave no judgement, which the policy counts as a pass"
+    score, threshold = _shown(result.score, result.threshold)
     if result.gate is GateName.HARD:
-        return f"the best S/C is {result.score:.2f}, below {result.threshold:.2f}"
-    return f"P(in scope) is {result.score:.2f}, at least {result.threshold:.2f}"
+        return f"the best S/C is {score}, below {threshold}"
+    return f"P(in scope) is {score}, at least {threshold}"
+
+
+def _shown(score: float, threshold: float) -> tuple[str, str]:
+    """Both with two digits, or with three where two would show them as equal."""
+    digits = 3 if f"{score:.2f}" == f"{threshold:.2f}" else 2
+    return f"{score:.{digits}f}", f"{threshold:.{digits}f}"

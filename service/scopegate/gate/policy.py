@@ -10,15 +10,15 @@ from scopegate.domain import GateName, Mode, OnError, Policy
 from scopegate.settings import Settings
 
 
-def default_policy(settings: Settings) -> Policy:
-    """The policy of a scope that says nothing else."""
-    return Policy(alpha=settings.alpha, k=settings.k, mode=settings.mode, on_error=settings.on_error)
+def default_policy(settings: Settings, probe_threshold: float) -> Policy:
+    """The policy of a scope that says nothing else: every gate, the probe at its own threshold."""
+    return Policy(settings.alpha, probe_threshold, settings.k, mode=settings.mode, on_error=settings.on_error)
 
 
 def overridden(policy: Policy, fields: Mapping[str, Any]) -> Policy:
     """The policy with the given fields in place of its own; enums may come as their names."""
     changed = dict(fields)
-    if changed.get("gates") is not None:
+    if "gates" in changed:
         changed["gates"] = tuple(sorted(map(GateName, changed["gates"]), key=list(GateName).index))
     if "mode" in changed:
         changed["mode"] = Mode(changed["mode"])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scopegate.domain import Check, Evidence, Passage
+from scopegate.domain import Check, Evidence, Invalid, Passage
 from scopegate.inference.embedder import Embedder
 from scopegate.knowledge import ScopeView
 from scopegate.knowledge.sentences import split
+from scopegate.settings import Settings
 from scopegate.words import WordCounts
 
 
@@ -32,11 +35,12 @@ class Case:
 class Retriever:
     """Finds a question's evidence."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, settings: Settings) -> None:
         self._embedder = embedder
+        self._max_sentences = settings.max_sentences
 
     async def retrieve(self, check: Check, view: ScopeView, depth: int) -> Case:
-        """The depth best facts or sentences. Raises Overloaded."""
+        """The depth best facts or sentences. Raises Overloaded; Invalid where the passages hold too many sentences."""
         if check.passages is not None:
             return await self._from_passages(check.question, check.passages, depth)
         (question,) = await self._embedder.embed([check.question])
@@ -44,20 +48,53 @@ class Retriever:
         return Case(check.question, tuple(evidence), view.counts.rarity, revision)
 
     async def _from_passages(self, question: str, passages: Sequence[Passage], depth: int) -> Case:
-        sentences = await asyncio.to_thread(_sentences, passages)
-        vectors = await self._embedder.embed([question, *(text for _, _, text in sentences)])
-        distances = np.clip(2 - 2 * (vectors[1:] @ vectors[0]), 0, 4)
-        counts = WordCounts()
-        evidence = []
-        for (passage, number, text), distance in zip(sentences, distances.tolist(), strict=True):
-            counts.add(text)
-            ratio = distance / passage.confidence
-            found = Evidence(f"{passage.id}#{number}", text, passage.confidence, distance, ratio, passage.source)
-            evidence.append(found)
-        evidence.sort(key=lambda found: (found.ratio, found.distance))
-        return Case(question, tuple(evidence[:depth]), counts.rarity, None)
+        sentences = await asyncio.to_thread(_sentences, passages, self._max_sentences)
+        distinct = list(dict.fromkeys(sentence.text for sentence in sentences))
+        vectors = await self._embedder.embed([question, *distinct])
+        return await asyncio.to_thread(_case, question, sentences, distinct, vectors, depth)
 
 
-def _sentences(passages: Sequence[Passage]) -> list[tuple[Passage, int, str]]:
-    """Each passage's sentences with their number in it, from 1."""
-    return [(passage, number, text) for passage in passages for number, text in enumerate(split(passage.text), start=1)]
+class _Sentence(NamedTuple):
+    """A sentence of a passage, and its number in it, from 1."""
+
+    passage: Passage
+    number: int
+    text: str
+
+
+def _sentences(passages: Sequence[Passage], limit: int) -> list[_Sentence]:
+    """Every sentence of the passages. Raises Invalid where there are more than limit."""
+    sentences: list[_Sentence] = []
+    for passage in passages:
+        sentences += (_Sentence(passage, number, text) for number, text in enumerate(split(passage.text), start=1))
+        if len(sentences) > limit:
+            raise Invalid(f"the passages hold more than {limit} sentences, the most that one question may bring")
+    return sentences
+
+
+def _case(
+    question: str, sentences: Sequence[_Sentence], distinct: Sequence[str], vectors: NDArray[np.float32], depth: int
+) -> Case:
+    """The depth best sentences. vectors: shape (1 + len(distinct), d), the question's first."""
+    counts = WordCounts()
+    for sentence in sentences:
+        counts.add(sentence.text)
+    apart = dict(zip(distinct, np.clip(2 - 2 * (vectors[1:] @ vectors[0]), 0, 4).tolist(), strict=True))
+    distances = np.array([apart[sentence.text] for sentence in sentences])
+    ratios = distances / np.array([sentence.passage.confidence for sentence in sentences])
+    return Case(
+        question,
+        tuple(
+            Evidence(
+                f"{sentences[at].passage.id}#{sentences[at].number}",
+                sentences[at].text,
+                sentences[at].passage.confidence,
+                float(distances[at]),
+                float(ratios[at]),
+                sentences[at].passage.source,
+            )
+            for at in np.lexsort((distances, ratios))[:depth]
+        ),
+        counts.rarity,
+        None,
+    )
