@@ -18,14 +18,14 @@ class Answerer:
         self._gatekeeper = gatekeeper
 
     async def answer(self, check: Check) -> Answer:
-        """An answer that cites its evidence, or a refusal. Raises what Gatekeeper.judge raises."""
+        """An answer that cites evidence of its verdict, or a refusal. Raises what Gatekeeper.judge raises."""
         judged = await self._gatekeeper.judge(check)
         verdict, case = judged.verdict, judged.case
         if verdict.decision is Decision.REFUSAL:
             return _refusal(verdict, verdict.reason)
-        if case is None or not case.evidence:
+        if case is None or not verdict.evidence:
             return _refusal(verdict, "There is no evidence to answer from.")
-        evidence, reason = extract(case.question, case.evidence, case.rarity)
+        evidence, reason = extract(case.question, verdict.evidence, case.rarity)
         text = " ".join(cited.text for cited in evidence)
         return Answer(new_id(), Decision.ANSWER, text, reason, None, evidence, verdict, MODEL)
 
