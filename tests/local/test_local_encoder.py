@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_other_weights_have_another_fingerprint(path: Path, encoder: Encoder, tm
     other = load_encoder(f"local:{tmp_path}", models_dir())
     assert other.fingerprint.split("@")[1] != encoder.fingerprint.split("@")[1]
     assert load_encoder(f"local:{path}", models_dir()).fingerprint == encoder.fingerprint
+
+
+def test_the_same_weights_elsewhere_are_the_same_model(path: Path, encoder: Encoder, tmp_path: Path) -> None:
+    elsewhere = shutil.copytree(path, tmp_path / path.name)
+    assert load_encoder(f"local:{elsewhere}/", models_dir()).fingerprint == encoder.fingerprint
+    assert str(path.parent) not in encoder.fingerprint
+
+
+def test_a_fingerprint_fits_its_column(path: Path, tmp_path: Path) -> None:
+    elsewhere = shutil.copytree(path, tmp_path / ("m" * 255))
+    assert len(load_encoder(f"local:{elsewhere}", models_dir()).fingerprint) <= 200
 
 
 async def test_knowledge_works_on_it(encoder: Encoder, tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scopegate.domain import Invalid, Overloaded
+from scopegate.domain import Invalid, Overloaded, Unavailable
 from scopegate.inference.batcher import Batcher
-from scopegate.inference.embedder import Embedder
+from scopegate.inference.embedder import SLICE, Embedder
 from scopegate.inference.encoder import MAX_TOKENS, Encoder, load_encoder
 from scopegate.settings import Settings, models_dir
 
@@ -97,6 +98,36 @@ class TestBatcher:
         assert encoder.batches == [[1], [3], [4], [4]]
         await queue.stop()
 
+    async def test_a_batch_of_requests_takes_no_bulk(self) -> None:
+        encoder = SlowEncoder()
+        queue = batcher(encoder)
+        first = asyncio.create_task(queue.encode([[1]], bulk=False))
+        await started(encoder, 1)
+        bulk = asyncio.create_task(queue.encode([[4] * 4] * 2, bulk=True))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(queue.encode([[3] * 3], bulk=False))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            encoder.go.release()
+        await asyncio.gather(first, bulk, late)
+        assert encoder.batches == [[1], [3], [4, 4]]
+        await queue.stop()
+
+    async def test_a_stop_leaves_nobody_waiting(self) -> None:
+        encoder = SlowEncoder()
+        queue = batcher(encoder)
+        calls = [asyncio.create_task(queue.encode([[1]], bulk=False))]
+        await started(encoder, 1)
+        calls += [asyncio.create_task(queue.encode([[2]], bulk=bulk)) for bulk in (False, True)]
+        await asyncio.sleep(0)
+        encoder.go.release()
+        await queue.stop()
+        async with asyncio.timeout(1):
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(end) for end in ends] == [Unavailable] * 3
+        with pytest.raises(Unavailable):
+            await queue.encode([[3]], bulk=False)
+
     async def test_a_full_queue_refuses_at_once_and_then_recovers(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder, limit=2)
@@ -172,6 +203,18 @@ class TestEmbedder:
         await embedder.embed(["a"])
         assert len(encoder.batches) == 4
         await embedder.stop()
+
+    async def test_a_remembered_vector_holds_no_other_in_memory(self, encoder: Encoder) -> None:
+        embedder = Embedder(encoder, Settings(embed_threads=1, embed_cache=1))
+        await embedder.embed(["warm up"])
+        tracemalloc.start()
+        try:
+            size = (await embedder.embed([f"Pier {n}." for n in range(SLICE)])).nbytes
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            await embedder.stop()
+        assert held < size / 2 < peak
 
     async def test_bulk_texts_are_not_remembered(self) -> None:
         encoder = SlowEncoder()

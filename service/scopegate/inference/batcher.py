@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scopegate.domain import Overloaded
+from scopegate.domain import Overloaded, Unavailable
 from scopegate.inference.encoder import Encoder
+
+_STOPPED = "the embedder has stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class Batcher:
     """Runs an encoder on threads, in batches bounded by padded tokens and by how long a text waits for others.
 
     It waits only where the batch before held several: a caller who is alone gains nothing by waiting.
-    Texts of requests go before bulk texts. limit bounds the former; bulk callers bound themselves by waiting for
-    what they have handed in.
+    Texts of requests go before bulk texts, and have none in their batch. limit bounds the former; bulk callers bound
+    themselves by waiting for what they have handed in.
     """
 
     def __init__(self, encoder: Encoder, *, threads: int, batch_tokens: int, wait_ms: float, limit: int) -> None:
@@ -41,6 +43,7 @@ class Batcher:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="encoder")
         self._workers: list[asyncio.Task[None]] = []
         self._in_company = False
+        self._stopped = False
 
     @property
     def waiting(self) -> int:
@@ -48,7 +51,12 @@ class Batcher:
         return len(self._requests) + len(self._bulk)
 
     async def encode(self, tokens: Sequence[Sequence[int]], *, bulk: bool) -> NDArray[np.float32]:
-        """Vectors of the tokenised texts, shape (n, d), n at least 1. Raises Overloaded where the queue is full."""
+        """Vectors of the tokenised texts, shape (n, d), n at least 1.
+
+        Raises Overloaded where the queue is full, Unavailable where the batcher stopped or stops before it is done.
+        """
+        if self._stopped:
+            raise Unavailable(_STOPPED)
         if not bulk and len(self._requests) + len(tokens) > self._limit:
             raise Overloaded("the embedder's queue is full")
         if not self._workers:
@@ -64,12 +72,12 @@ class Batcher:
                 item.vector.cancel()
 
     async def stop(self) -> None:
-        """Ends the workers; what still waits is cancelled."""
+        """Ends the workers; what still waits fails with Unavailable."""
+        self._stopped = True
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
-        for item in (*self._requests, *self._bulk):
-            item.vector.cancel()
+        _fail((*self._requests, *self._bulk), Unavailable(_STOPPED))
         self._pool.shutdown()
 
     async def _work(self) -> None:
@@ -86,10 +94,11 @@ class Batcher:
                 continue
             try:
                 vectors = await loop.run_in_executor(self._pool, self._encoder.encode, [item.tokens for item in batch])
+            except asyncio.CancelledError:
+                _fail(batch, Unavailable(_STOPPED))
+                raise
             except Exception as error:  # noqa: BLE001 the callers get it, the worker lives on
-                for item in batch:
-                    if not item.vector.done():
-                        item.vector.set_exception(error)
+                _fail(batch, error)
                 continue
             for item, vector in zip(batch, vectors, strict=True):
                 if not item.vector.done():
@@ -107,4 +116,12 @@ class Batcher:
                 if batch and longest * (len(batch) + 1) > self._batch_tokens:
                     return batch
                 batch.append(queue.popleft())
+            if batch:
+                return batch
         return batch
+
+
+def _fail(items: Iterable[_Waiting], error: Exception) -> None:
+    for item in items:
+        if not item.vector.done():
+            item.vector.set_exception(error)

@@ -43,7 +43,7 @@ class Embedder:
         """Unit vectors of the texts, shape (len(texts), d).
 
         bulk: texts to be stored; they yield to those of requests, are bound by no queue limit and not remembered.
-        Raises Overloaded where too many texts of requests wait already.
+        Raises Overloaded where too many texts of requests wait already, Unavailable once it has stopped.
         """
         vectors = np.empty((len(texts), self.dimension), np.float32)
         missing: dict[str, list[int]] = {}
@@ -64,7 +64,7 @@ class Embedder:
             for text, vector in zip(part, await self._batcher.encode(tokens, bulk=bulk), strict=True):
                 vectors[missing[text]] = vector
                 if not bulk:
-                    self._recent[text] = vector
+                    self._recent[text] = vector.copy()  # a row alone would keep its whole batch in memory
         return vectors
 
     async def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from sentence_transformers import SentenceTransformer
 from torch.nn.functional import normalize
 
 from scopegate.inference.encoder import MAX_TOKENS
+
+MAX_NAME = 128
 
 
 class LocalEncoder:
@@ -24,7 +27,8 @@ class LocalEncoder:
         for key, tensor in sorted(self._model.state_dict().items()):
             weights.update(key.encode())
             weights.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        self.fingerprint = f"local:{name}@{weights.hexdigest()[:12]}"
+        # Where the weights lie is nobody else's business, and does not make them others.
+        self.fingerprint = f"local:{Path(name).name[:MAX_NAME]}@{weights.hexdigest()[:12]}"
         self.dimension = len(self.encode(self.tokens(["dimension"]))[0])
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
