@@ -24,7 +24,7 @@ from scopegate.knowledge.index import IndexKind, VectorIndex
 from scopegate.settings import Settings
 
 DIMENSION = 384
-ALPHA = 1.0
+ALPHA = Settings().alpha
 QUESTIONS = 2_000
 PER_TOPIC = 40
 RANK = 96
@@ -38,9 +38,13 @@ def unit(vectors: Vectors) -> Vectors:
     return vectors
 
 
-def corpus(rng: np.random.Generator, size: int) -> tuple[Vectors, Vectors]:
+def space(rng: np.random.Generator) -> Vectors:
+    """The directions that texts differ in, (rank, d)."""
+    return rng.standard_normal((RANK, DIMENSION)).astype(np.float32) / np.float32(np.sqrt(RANK))
+
+
+def corpus(rng: np.random.Generator, basis: Vectors, size: int) -> tuple[Vectors, Vectors]:
     """Facts, (size, d), and their confidences."""
-    basis = rng.standard_normal((RANK, DIMENSION)).astype(np.float32) / np.float32(np.sqrt(RANK))
     topics = unit(rng.standard_normal((max(1, size // PER_TOPIC), RANK)).astype(np.float32) @ basis)
     facts = np.empty((size, DIMENSION), np.float32)
     for start in range(0, size, 50_000):
@@ -52,9 +56,8 @@ def corpus(rng: np.random.Generator, size: int) -> tuple[Vectors, Vectors]:
     return facts, confidences
 
 
-def questions(rng: np.random.Generator, facts: Vectors, n: int) -> Vectors:
+def questions(rng: np.random.Generator, basis: Vectors, facts: Vectors, n: int) -> Vectors:
     """Questions at every distance from some fact."""
-    basis = rng.standard_normal((RANK, DIMENSION)).astype(np.float32) / np.float32(np.sqrt(RANK))
     away = unit(rng.standard_normal((n, RANK)).astype(np.float32) @ basis)
     weight = rng.uniform(0.3, 2.5, (n, 1)).astype(np.float32)
     return unit(facts[rng.integers(len(facts), size=n)] + weight * away)
@@ -91,8 +94,9 @@ def measure(size: int) -> list[object]:
     """A row of the table."""
     rng = np.random.default_rng(size)
     settings = Settings()
-    facts, confidences = corpus(rng, size)
-    candidates = questions(rng, facts, 4 * QUESTIONS)
+    basis = space(rng)
+    facts, confidences = corpus(rng, basis, size)
+    candidates = questions(rng, basis, facts, 4 * QUESTIONS)
     scores = exact_scores(candidates, facts, confidences)
     near = np.flatnonzero(np.abs(scores / ALPHA - 1) < 0.1)[: QUESTIONS // 2]
     others = np.setdiff1d(np.arange(len(candidates)), near)[: QUESTIONS - len(near)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scopegate.domain import Invalid
 from scopegate.knowledge.index import IndexKind, VectorIndex
+from scopegate.settings import Settings
 
 DIMENSION = 16
 EXACT = IndexKind(DIMENSION, 1_000_000, "HNSW32", "efSearch=128")
@@ -67,6 +68,22 @@ def test_a_close_fact_of_low_confidence_loses_to_a_farther_one_however_many_stan
     index.apply([], list(range(5_000)), doubtful.astype(np.float32), [1e-6] * 5_000)
     index.apply([], [9_999], sure, [1.0])
     assert index.nearest(question, 1)[0].key == 9_999
+
+
+def test_a_graph_as_shipped_decides_as_brute_force_does_with_mixed_confidences() -> None:
+    rng = np.random.default_rng(5)
+    vectors = unit_vectors(5, 10_000)
+    confidences = rng.choice([1.0, 0.7, 0.05], p=[0.5, 0.3, 0.2], size=len(vectors)).astype(np.float32)
+    shipped = Settings()
+    index = VectorIndex(IndexKind(DIMENSION, 0, shipped.index_factory, shipped.index_parameters), len(vectors))
+    index.apply([], list(range(len(vectors))), vectors, confidences.tolist())
+    misleading = 0
+    for question in unit_vectors(6, 200):
+        (expected,) = brute_force(question, vectors, confidences, 1)
+        found = index.nearest(question, 1)[0]
+        assert found.distance / found.confidence == pytest.approx(expected, rel=1e-4)
+        misleading += index.closest(question, 1)[0].confidence < 0.1
+    assert misleading > 10, "the closest fact was never a doubtful one: this shows nothing"
 
 
 def test_an_empty_index_finds_nothing() -> None:

@@ -1,4 +1,4 @@
-"""A scope's vectors in FAISS: exact while few, a graph when many, and the hard gate's exact minimum on both."""
+"""A scope's vectors in FAISS: searched exhaustively while few, by a graph when many; the k best by S/C from either."""
 
 from __future__ import annotations
 
