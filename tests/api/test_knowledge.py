@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+
+from scopegate.inference.encoder import OnnxEncoder
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -186,6 +189,53 @@ def test_an_export_is_taken_back_unchanged(client: TestClient) -> None:
     assert taken.status_code == 201, taken.text
     assert taken.json()["added"] == len(lines.splitlines())
     assert export(client, "copy") == lines
+
+
+def test_a_document_may_be_replaced_where_its_export_was_taken_in(client: TestClient) -> None:
+    shared = "The mill stands by the river."
+    documents = [
+        {"id": "one", "text": f"{shared} It grinds rye."},
+        {"id": "two", "text": f"{shared} Dr. Lind owns it."},
+    ]
+    assert client.post("/scopes/mills/documents", json={"documents": documents}).status_code == 201
+    assert client.post("/scopes/moved/facts", content=export(client, "mills"), headers=NDJSON).status_code == 201
+    again = {"documents": [{"id": "one", "text": "The mill burnt down."}]}
+    replaced = client.post("/scopes/moved/documents", json=again).json()
+    assert (replaced["sentences"], replaced["added"], replaced["removed"]) == (1, 1, 1)
+    texts = {item["text"]: item for item in client.get("/scopes/moved/facts").json()["items"]}
+    assert texts.keys() == {shared, "Dr. Lind owns it.", "The mill burnt down."}
+    assert [entry["document_id"] for entry in texts[shared]["provenances"]] == ["two"]
+
+
+def test_another_embedder_is_a_conflict_until_reembedding_is_asked_for(
+    open_app: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fact = {"text": "The bell rings at noon."}
+    question = {"question": "When does the bell ring?", "scope": "bells", "policy": {"gates": ["hard"]}}
+    before = open_app()
+    add(before, "bells", fact)
+    own = before.get("/scopes/bells").json()["embedder"]
+
+    def other(name: str, models: Path) -> OnnxEncoder:
+        encoder = OnnxEncoder(models / name)
+        encoder.fingerprint = "other@1"
+        return encoder
+
+    monkeypatch.setattr("scopegate.services.load_encoder", other)
+    after = open_app()
+    for answer in (
+        after.post("/check", json=question),
+        after.post("/scopes/bells/facts", json={"facts": [fact]}),
+    ):
+        assert answer.status_code == 409, answer.text
+        assert own in answer.json()["detail"]
+    assert after.get("/readyz").status_code == 200
+
+    assert after.put("/scopes/bells", json={"embedder": own}).status_code == 422
+    reembedded = after.put("/scopes/bells", json={"embedder": "other@1", "reembed": True})
+    assert reembedded.status_code == 200, reembedded.text
+    assert reembedded.json()["embedder"] == "other@1"
+    assert after.post("/check", json=question).json()["decision"] == "ANSWERABLE"
 
 
 def test_lines_may_end_as_they_like(client: TestClient) -> None:

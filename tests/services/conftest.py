@@ -85,6 +85,11 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture
 async def database_url(postgres: Postgres) -> str:
     """A fresh database on the server."""
+    return await fresh_database(postgres)
+
+
+async def fresh_database(postgres: Postgres) -> str:
+    """Makes an empty database on the server; returns its URL."""
     name = f"t{uuid.uuid4().hex}"
     connection = await asyncpg.connect(postgres.url("postgres"))
     await connection.execute(f"CREATE DATABASE {name}")
