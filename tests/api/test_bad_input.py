@@ -321,6 +321,7 @@ def test_scope_names_with_tricks(client: TestClient, path: str) -> None:
 def test_scope_changes(client: TestClient, change: dict[str, Any]) -> None:
     answer = client.put("/scopes/bad", json=change)
     assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["loc"][0] == "body"
     assert client.get("/scopes/bad").status_code == 404
 
 

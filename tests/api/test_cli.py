@@ -90,6 +90,16 @@ def test_files_are_added_by_their_kind(run: Run, tmp_path: Path) -> None:
     assert "1 added" in stdin.stdout
 
 
+def test_files_of_long_paths_are_told_apart_and_replaced(run: Run, tmp_path: Path) -> None:
+    names = [tmp_path / folder / ("x" * 200) / "guide.md" for folder in ("a" * 200, "b" * 200)]
+    for name in names:
+        name.parent.mkdir(parents=True)
+        name.write_text(f"Here begins folder {name.parts[-3][0]}.")
+        assert "1 sentences, 1 of them new, 0 removed" in run("add", str(name)).stdout
+    names[0].write_text("Here it ends.")
+    assert "1 sentences, 1 of them new, 1 removed" in run("add", str(names[0])).stdout
+
+
 def test_export_and_import_are_each_other_s_inverse(run: Run, tmp_path: Path) -> None:
     run("add", "--text", "Grüße aus dem Hafen: 港.", "--text", "The crane is blue.", "--scope", "one")
     exported = run("export", "--scope", "one")

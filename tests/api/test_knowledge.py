@@ -143,7 +143,9 @@ def test_corrections_and_removals_are_seen_by_the_next_check(client: TestClient)
 @pytest.mark.parametrize("change", [{}, {"text": ""}, {"confidence": 0}, {"confidence": None}, {"id": "other"}])
 def test_corrections_that_make_no_sense(client: TestClient, change: dict[str, Any]) -> None:
     (id_,) = add(client, "stays", {"text": "The bell rings at noon."})["ids"]
-    assert client.patch(f"/scopes/stays/facts/{id_}", json=change).status_code == 422
+    refused = client.patch(f"/scopes/stays/facts/{id_}", json=change)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["msg"]
     assert client.get(f"/scopes/stays/facts/{id_}").json()["text"] == "The bell rings at noon."
 
 

@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -184,6 +186,37 @@ def test_what_a_shell_adds_the_service_knows(serve: Callable[..., Server]) -> No
     command = ["add", "--data-dir", str(server.data_dir), "--text", sentence]
     subprocess.run([sys.executable, "-m", "scopegate.cli", *command], check=True)
     until(lambda: bool(server.client.post("/check", json=QUESTION).json()["decision"] == "ANSWERABLE"))
+
+
+def test_a_fact_may_go_while_it_is_being_checked(serve: Callable[..., Server]) -> None:
+    server = serve()
+    fact = {"facts": [{"id": "bell", "text": "The storm bell hangs in the east tower."}]}
+    over = threading.Event()
+
+    def ask() -> list[httpx.Response]:
+        answers = []
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            while not over.is_set():
+                answers += [client.post(path, json=QUESTION) for path in ("/check", "/answer")]
+        return answers
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            for _ in range(15):
+                assert server.client.post("/scopes/default/facts", json=fact).status_code == 201
+                assert server.client.post("/check", json=QUESTION).json()["decision"] == "ANSWERABLE"
+                assert server.client.delete("/scopes/default/facts/bell").status_code == 204
+                gone = server.client.post("/check", json=QUESTION).json()
+                assert (gone["decision"], gone["evidence"]) == ("REFUSAL", [])
+        finally:
+            over.set()
+        answers = [answer for asked in asking for answer in asked.result()]
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.json()["decision"] for answer in answers} == {"ANSWERABLE", "ANSWER", "REFUSAL"}
+    for answer in answers:
+        judged = answer.json()
+        assert bool(judged["evidence"]) == (judged["decision"] != "REFUSAL")
 
 
 def test_the_service_answers_while_a_shell_adds(serve: Callable[..., Server]) -> None:

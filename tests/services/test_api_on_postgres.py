@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import BigInteger, literal, select
 from starlette.testclient import TestClient
 
 from scopegate.domain import Invalid, NewFact, Origin, Provenance
+from scopegate.knowledge.database import Database
+from scopegate.settings import Settings
 from tests.api.test_bad_input import *  # noqa: F403 the same promises, collected again for this database
 from tests.api.test_knowledge import *  # noqa: F403
 from tests.conftest import FERRIES, running
@@ -37,3 +40,11 @@ async def test_a_value_that_no_column_holds_is_invalid_and_not_an_outage(open_kn
     async with open_knowledge() as knowledge:
         with pytest.raises(Invalid):
             await knowledge.add("default", [NewFact("One.", (provenance,))])
+
+
+async def test_a_number_that_no_driver_sends_is_invalid(settings: Settings) -> None:
+    database = Database(settings.sql_url)
+    with pytest.raises(Invalid):
+        async with database.read() as connection:
+            await connection.execute(select(literal(2**63, BigInteger)))
+    await database.close()
