@@ -111,6 +111,17 @@ def test_a_negation_on_one_side_is_noticed() -> None:
     assert seen("Which farm wasn't sold?", "Solvik farm was never sold.")["negation_differs"] == 0.0
 
 
+def test_words_that_stand_together_are_told_from_words_apart() -> None:
+    question = "Who repaired the Bergen organ?"
+    assert seen(question, "Ola repaired the Bergen organ.")["order_kept"] == 1.0
+    assert seen(question, "Ola repaired clocks and then moved to Bergen without an organ.")["order_kept"] == 0.0
+
+
+def test_a_word_is_looked_for_in_its_first_places_only() -> None:
+    assert seen("Bergen organ?", "organ " * 20 + "Bergen")["order_kept"] == 1.0
+    assert seen("Bergen organ?", "organ " * 100 + "Bergen")["order_kept"] == 0.0
+
+
 def test_a_letter_that_is_only_a_mark_breaks_nothing() -> None:
     found = features("\uff9e who?", said("\uff9e is known.", "\uff9f"), rarity)
     assert np.isfinite(found).all()
