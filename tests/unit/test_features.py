@@ -114,7 +114,7 @@ def test_a_negation_on_one_side_is_noticed() -> None:
 def test_words_that_stand_together_are_told_from_words_apart() -> None:
     question = "Who repaired the Bergen organ?"
     assert seen(question, "Ola repaired the Bergen organ.")["order_kept"] == 1.0
-    assert seen(question, "Ola repaired clocks and then moved to Bergen without an organ.")["order_kept"] == 0.0
+    assert seen(question, "Ola repaired old clocks in Bergen before he saw an organ.")["order_kept"] == 0.0
 
 
 def test_a_word_is_looked_for_in_its_first_places_only() -> None:
