@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     tail_interval_s: float = Field(0.5, gt=0, le=60, description="how often other processes' writes are looked for")
 
     max_requests: int = Field(256, ge=1, description="requests in flight; one more is refused with 503")
-    max_sentences: int = Field(4096, ge=1, description="sentences that the passages of one request may hold")
+    max_sentences: int = Field(16_384, ge=1, description="sentences that the passages of one request may hold")
     max_body: int = Field(16 * 1024 * 1024, ge=1, description="bytes of a request's body")
     body_timeout_s: float = Field(30, gt=0, description="how long a request's body may take to arrive")
     shutdown_s: float = Field(30, ge=0, description="how long a stop waits for requests in flight")
