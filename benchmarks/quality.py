@@ -3,8 +3,8 @@
     python -m benchmarks.quality DATA_FOLDER
 
 DATA_FOLDER holds eloq_gold_1/questions.jsonl.gz and answerability/dev_*.jsonl.gz, rows of question, passage and
-answerable. The nine questions need no data and come first. Nothing was trained, calibrated or given its threshold on any
-of this; the probe's card tells what was in sight.
+answerable. The nine questions need no data and come first. Nothing was trained, calibrated or given its threshold on
+any of this; the probe's card tells what was in sight.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ def main() -> None:
         '-d \'{"question": "How tall is the lighthouse?"}\'\n'
         "  http://127.0.0.1:8080/docs                      # every call, to try\n",
         highlight=False,
+        soft_wrap=True,
     )
 
 
