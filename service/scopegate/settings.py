@@ -52,7 +52,7 @@ class Settings(BaseSettings):
 
     index_exact_limit: int = Field(50_000, ge=0, description="facts up to which a scope is searched exhaustively")
     index_factory: str = Field("HNSW32", description="FAISS index of larger scopes; its distances must be exact")
-    index_parameters: str = Field("efSearch=128", description="FAISS search parameters of larger scopes")
+    index_parameters: str = Field("efSearch=512", description="FAISS search parameters of larger scopes")
     tail_interval_s: float = Field(0.5, gt=0, le=60, description="how often other processes' writes are looked for")
 
     max_requests: int = Field(256, ge=1, description="requests in flight; one more is refused with 503")
