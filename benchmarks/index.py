@@ -3,8 +3,8 @@
     python -m benchmarks.index [SIZE ...]
 
 The vectors are synthetic with neighbours like those of text: topics in a space of low rank, facts around them, and
-questions around facts. alpha is laid at the median of the true scores, and half of the questions asked have one within a
-tenth of it.
+questions around facts. alpha is laid at the median of the true scores, and half of the questions asked have one
+within a tenth of it.
 """
 
 from __future__ import annotations
