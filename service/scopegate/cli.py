@@ -163,7 +163,7 @@ def add(
             else:
                 _fail(f"{path}: what is added ends in .ndjson, .jsonl, .txt or .md")
 
-    _run(work, scope, data_dir, database_url)
+    _run(work, scope, data_dir, database_url, makes=True)
 
 
 @app.command("import")
@@ -179,7 +179,7 @@ def import_(
     async def work(services: Services) -> None:
         await _add_lines(services, scope, file, json)
 
-    _run(work, scope, data_dir, database_url)
+    _run(work, scope, data_dir, database_url, makes=True)
 
 
 @app.command()
@@ -200,7 +200,7 @@ def export(
                 file.write(dump(fact) + b"\n")
                 advance(1)
 
-    _run(work, scope, data_dir, database_url)
+    _run(work, scope, data_dir, database_url, makes=False)
 
 
 @app.command()
@@ -220,7 +220,7 @@ def check(
         verdict = await services.gatekeeper.check(_question(question, scope, alpha, k, explain))
         _decided(verdict, _print_verdict, json)
 
-    _run(work, scope, data_dir, database_url)
+    _run(work, scope, data_dir, database_url, makes=False)
 
 
 @app.command()
@@ -239,7 +239,7 @@ def answer(
         answered = await services.answerer.answer(_question(question, scope, alpha, k, False))
         _decided(answered, _print_answer, json)
 
-    _run(work, scope, data_dir, database_url)
+    _run(work, scope, data_dir, database_url, makes=False)
 
 
 # Settings and errors
@@ -303,9 +303,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _run(
-    work: Callable[[Services], Awaitable[None]], scope: str, data_dir: Path | None, database_url: str | None
+    work: Callable[[Services], Awaitable[None]],
+    scope: str,
+    data_dir: Path | None,
+    database_url: str | None,
+    *,
+    makes: bool,
 ) -> None:
-    """Runs work on the parts, once the scope is loaded."""
+    """Runs work on the parts, once the scope is loaded. makes: also where there is no database yet."""
 
     async def running(settings: Settings) -> None:
         from scopegate.services import Services
@@ -321,6 +326,8 @@ def _run(
 
         _valid(ScopeName, scope)
         settings = _settings(data_dir=data_dir, database_url=database_url)
+        if not makes and settings.database_url is None and not settings.database_file.is_file():
+            _fail(f"there is no knowledge in {settings.data_dir}; --data-dir or SCOPEGATE_DATA_DIR says where it is")
         logs.configure(settings.model_copy(update={"log_level": "warning"}))
         asyncio.run(running(settings))
 

@@ -61,11 +61,16 @@ class Settings(BaseSettings):
     body_timeout_s: float = Field(30, gt=0, description="how long a request's body may take to arrive")
     shutdown_s: float = Field(30, ge=0, description="how long a stop waits for requests in flight")
 
+    @property
+    def database_file(self) -> Path:
+        """SQLite's file, used where no URL is set."""
+        return self.data_dir / "scopegate.db"
+
     @cached_property
     def sql_url(self) -> str:
         """The database's URL for SQLAlchemy's async engine."""
         if self.database_url is None:
-            return f"sqlite+aiosqlite:///{(self.data_dir / 'scopegate.db').absolute()}"
+            return f"sqlite+aiosqlite:///{self.database_file.absolute()}"
         scheme, separator, rest = self.database_url.partition("://")
         if scheme in {"postgres", "postgresql"}:
             return f"postgresql+asyncpg://{rest}"

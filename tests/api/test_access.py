@@ -119,3 +119,11 @@ def test_an_open_service_keeps_to_what_a_scope_names(client: TestClient) -> None
 def test_malformed_keys_do_not_start() -> None:
     with pytest.raises(Invalid, match="entry 2"):
         create_app(Settings(api_keys="check:fine,owner:hush"))
+
+
+def test_a_wrong_key_is_told_from_none(open_app: Callable[..., TestClient]) -> None:
+    client = open_app(api_keys="check:one")
+    asked = {"question": "Anything?"}
+    assert "needs a key" in client.post("/check", json=asked).json()["detail"]
+    wrong = client.post("/check", json=asked, headers={"Authorization": "Bearer two"})
+    assert (wrong.status_code, wrong.json()["detail"]) == (401, "this key is not known")

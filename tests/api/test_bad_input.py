@@ -356,3 +356,10 @@ def test_no_such_route(client: TestClient, method: str, path: str, status: int) 
     assert answer.status_code == status
     assert answer.json()["status"] == status
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_list_is_not_called_too_short_for_a_wrong_entry(client: TestClient) -> None:
+    wrong = client.post("/check", json={"question": "Anything?", "passages": ["a string"]}).json()["errors"]
+    assert [error["loc"] for error in wrong] == [["body", "passages", 0]]
+    empty = client.post("/check", json={"question": "Anything?", "passages": []}).json()["errors"]
+    assert [error["loc"] for error in empty] == [["body", "passages"]]

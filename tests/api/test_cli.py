@@ -112,7 +112,14 @@ def test_export_and_import_are_each_other_s_inverse(run: Run, tmp_path: Path) ->
     assert run("export", "--scope", "two").stdout == exported.stdout
 
 
+def test_asking_makes_no_database(run: Run, tmp_path: Path) -> None:
+    for command in (["check", "Anything?"], ["answer", "Anything?"], ["export"]):
+        fails(run(*command), "no knowledge", "--data-dir")
+    assert not (tmp_path / "data").exists()
+
+
 def test_errors_are_one_sentence_and_exit_code_1(run: Run, tmp_path: Path) -> None:
+    assert run("add", "--text", "The ferry is red.").returncode == 0
     fails(run("check", "Anything?", "--scope", "nowhere"), "nowhere")
     fails(run("check", " "), "question", "blank")
     fails(run("check", "Anything?", "--k", "0"), "policy.k")

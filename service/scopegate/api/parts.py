@@ -51,9 +51,8 @@ class Allow(HTTPBearer):
         bearer = await super().__call__(request)
         role = None if bearer is None else keys.role(bearer.credentials)
         if role is None:
-            raise HTTPException(
-                401, "this needs a key: Authorization: Bearer KEY", {"WWW-Authenticate": 'Bearer realm="scopegate"'}
-            )
+            wrong = "this needs a key: Authorization: Bearer KEY" if bearer is None else "this key is not known"
+            raise HTTPException(401, wrong, {"WWW-Authenticate": 'Bearer realm="scopegate"'})
         if role < self._role:
             raise HTTPException(403, f"this needs a key with the role {self._role.name.lower()}")
         return bearer

@@ -98,10 +98,16 @@ def of_fields(errors: Sequence[Mapping[str, Any]]) -> Problem:
 
 
 def details(error: ValidationError, *prefix: str | int) -> list[dict[str, Any]]:
-    """A validation error's details, without what was sent, each location beginning with prefix."""
+    """A validation error's details, without what was sent, each location beginning with prefix.
+
+    A list is not called too short for an entry of it that is wrong itself.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    within = {detail["loc"][:depth] for detail in found for depth in range(len(detail["loc"]))}
     return [
         {**detail, "loc": (*prefix, *detail["loc"])}
-        for detail in error.errors(include_url=False, include_context=False, include_input=False)
+        for detail in found
+        if detail["type"] != "too_short" or detail["loc"] not in within
     ]
 
 

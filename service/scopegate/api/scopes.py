@@ -52,7 +52,7 @@ async def get_scope(scope: InPath, parts: Given) -> Response:
     responses={201: {"model": ScopeBody, "description": "Created"}, **problems.documented(408, 409, 413, 415, 507)},
 )
 async def put_scope(scope: InPath, change: Annotated[ScopeChange, Depends(_CHANGE)], parts: Given) -> Response:
-    """Creates a scope (201) or changes it (200); what is not given stays."""
+    """Creates a scope (201) or changes it (200); what is not given stays, a policy is replaced whole."""
     overridable: tuple[str, ...] | Literal["keep"] | None = "keep"
     if "overridable" in change.model_fields_set:
         overridable = change.overridable
