@@ -27,7 +27,7 @@ def milliseconds(seconds: Sequence[float], percent: float) -> str:
     return f"{np.percentile(seconds, percent) * 1000:.2f}"
 
 
-def resident_mb(pid: int | str = "self") -> float:
-    """Memory of a process that is in RAM, in MB."""
-    status = Path(f"/proc/{pid}/status").read_text()
+def resident_mb() -> float:
+    """Memory of this process that is in RAM, in MB."""
+    status = Path("/proc/self/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) / 1000

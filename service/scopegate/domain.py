@@ -14,6 +14,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+# Facts that one call may add, given or split from documents.
+MAX_FACTS = 10_000
+
 
 class Origin(StrEnum):
     """Where a fact came from: a person, a document that was split, or knowledge enrichment."""

@@ -15,8 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from scopegate.api.problems import details
-from scopegate.api.schemas import MAX_FACTS, FactIn, FactsRequest
-from scopegate.domain import NewFact
+from scopegate.api.schemas import FactIn, FactsRequest
+from scopegate.domain import MAX_FACTS, NewFact
 
 T = TypeVar("T")
 

@@ -27,6 +27,7 @@ from typing_extensions import TypedDict
 
 from scopegate.api.problems import Problem, details, of_fields
 from scopegate.domain import (
+    MAX_FACTS,
     Check,
     Document,
     GateName,
@@ -44,7 +45,6 @@ from scopegate.ids import new_id
 
 MAX_QUESTION = 4096
 MAX_TEXT = 20_000
-MAX_FACTS = 10_000
 MAX_DEPTH = 16
 # What the columns of the store hold.
 MAX_FACT_ID = 128

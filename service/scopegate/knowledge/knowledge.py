@@ -15,6 +15,7 @@ import structlog
 from numpy.typing import NDArray
 
 from scopegate.domain import (
+    MAX_FACTS,
     Added,
     Conflict,
     Document,
@@ -36,14 +37,22 @@ from scopegate.knowledge.database import Database
 from scopegate.knowledge.index import IndexKind
 from scopegate.knowledge.sentences import split
 from scopegate.knowledge.snapshot import Snapshots
-from scopegate.knowledge.store import LAST_KEY, MissingVectors, ScopeReader, Store, Written, digest, normalised
+from scopegate.knowledge.store import (
+    LAST_KEY,
+    MissingVectors,
+    ScopeReader,
+    Store,
+    Written,
+    digest,
+    normalised,
+    require_embedder,
+)
 from scopegate.knowledge.view import ScopeView
 from scopegate.settings import Settings
 
 DEFAULT_SCOPE = "default"
 # A database that has not told its scopes' revisions by then is as good as away.
 LOOK_S = 5
-MAX_SENTENCES = 10_000
 
 log = structlog.get_logger()
 
@@ -124,11 +133,7 @@ class Knowledge:
         Raises UnknownScope, Unavailable while it loads, Conflict where another embedder made its vectors.
         """
         view = self._view(name)
-        if view.scope.embedder != self._embedder.fingerprint:
-            raise Conflict(
-                f"scope {name!r} was embedded by {view.scope.embedder!r}, this service runs "
-                f"{self._embedder.fingerprint!r}: put the scope with reembed true"
-            )
+        require_embedder(view.scope, self._embedder.fingerprint)
         while min_revision is not None and view.revision < min_revision:
             self._wanted.set()
             await view.advanced(self._settings.tail_interval_s)
@@ -218,8 +223,8 @@ class Knowledge:
             provenance = Provenance(Origin.DOCUMENT, source, document.id, 1.0)
             sentences = await asyncio.to_thread(split, document.text)
             facts.extend(NewFact(sentence, (provenance,)) for sentence in sentences)
-            if len(facts) > MAX_SENTENCES:
-                raise Invalid(f"one call takes at most {MAX_SENTENCES:,} sentences; send these documents in several")
+            if len(facts) > MAX_FACTS:
+                raise Invalid(f"one call takes at most {MAX_FACTS:,} sentences; send these documents in several")
         written = await self._put(name, facts, documents)
         ids = list(dict.fromkeys(written.ids))
         return Split(len(documents), len(ids), written.added, written.removed, ids, written.scope.revision)

@@ -189,7 +189,7 @@ class Store:
         async with self._database.read() as connection:
             row = (await connection.execute(select(schema.scopes).where(schema.scopes.c.name == name))).one_or_none()
             if row is not None:
-                _same_embedder(row, embedder)
+                require_embedder(row, embedder)
                 for part in _parts(list(texts)):
                     query = select(facts.digest).where(facts.scope == row.key, facts.digest.in_(part))
                     known.update((await connection.execute(query)).scalars())
@@ -267,7 +267,7 @@ class Store:
         facts = schema.facts.c
         async with self._database.write() as connection:
             scope = await _scope_row(connection, name, lock=True)
-            _same_embedder(scope, embedder)
+            require_embedder(scope, embedder)
             row = await _fact_row(connection, scope.key, name, fact_id)
             (fact,) = await _facts(connection, [row])
             values: dict[str, Any] = {}
@@ -347,7 +347,7 @@ class Store:
             .on_conflict_do_nothing(index_elements=["name"])
         )
         row = await _scope_row(connection, name, lock=True)
-        _same_embedder(row, embedder)
+        require_embedder(row, embedder)
         return row, made.rowcount == 1
 
 
@@ -606,7 +606,8 @@ async def _bury(connection: AsyncConnection, scope: Row[Any], keys: Sequence[int
         )
 
 
-def _same_embedder(scope: Row[Any], embedder: str) -> None:
+def require_embedder(scope: Row[Any] | Scope, embedder: str) -> None:
+    """Raises Conflict where another embedder made the scope's vectors."""
     if scope.embedder != embedder:
         raise Conflict(
             f"scope {scope.name!r} was embedded by {scope.embedder!r}, this service runs {embedder!r}: "
