@@ -166,6 +166,22 @@ class Passage:
     confidence: float = 1.0
 
 
+class Speaker(StrEnum):
+    """Whose turn it was in a conversation, or is in a prompt."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation, or of a prompt."""
+
+    role: Speaker
+    content: str
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A question to be judged, as parsed once at the edge; nothing behind it validates again.
@@ -177,7 +193,7 @@ class Check:
 
     question: str
     scope: str = "default"
-    history: tuple[str, ...] = ()
+    history: tuple[Turn, ...] = ()
     passages: tuple[Passage, ...] | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     explain: bool = False

@@ -19,6 +19,12 @@ def models_dir() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "models"
 
 
+def prompts_dir() -> Path:
+    """The shipped prompts: inside an installed package, or at the top of a checkout."""
+    packaged = Path(__file__).parent / "prompts"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "prompts"
+
+
 class Settings(BaseSettings):
     """The service's configuration; every field is also an environment variable, SCOPEGATE_ and its name in capitals."""
 

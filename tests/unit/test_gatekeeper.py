@@ -19,6 +19,8 @@ from scopegate.domain import (
     OnError,
     Passage,
     Policy,
+    Speaker,
+    Turn,
     Unavailable,
     UnknownScope,
     Verdict,
@@ -295,7 +297,9 @@ async def test_a_reason_does_not_show_a_narrow_miss_as_a_tie(
 async def test_history_is_known_to_the_confusion(gatekeeper: Gatekeeper) -> None:
     check = Check("When was it composed?")
     alone = (await gatekeeper.check(check)).confusion
-    told = (await gatekeeper.check(dataclasses.replace(check, history=("Anneke Vos wrote an opera.",)))).confusion
+    told = (
+        await gatekeeper.check(dataclasses.replace(check, history=(Turn(Speaker.USER, "Anneke Vos wrote an opera."),)))
+    ).confusion
     assert alone is not None
     assert told is not None
     assert (alone.type, told.type) == (ConfusionType.AMBIGUOUS, ConfusionType.NOT_MENTIONED)

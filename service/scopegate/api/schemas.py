@@ -39,6 +39,8 @@ from scopegate.domain import (
     Policy,
     Provenance,
     Scope,
+    Speaker,
+    Turn,
     Verdict,
 )
 from scopegate.ids import new_id
@@ -231,12 +233,14 @@ class CheckRequest(Closed):
 
     def to_domain(self) -> Check:
         """The check asked for."""
-        history: tuple[str, ...] = ()
+        history: tuple[Turn, ...] = ()
         question = self.question
         if self.messages is not None:
             last = max(n for n, turn in enumerate(self.messages) if turn.role == "user")
             question = self.messages[last].content
-            history = tuple(turn.content for turn in self.messages[:last] if turn.role != "system")
+            history = tuple(
+                Turn(Speaker(turn.role), turn.content) for turn in self.messages[:last] if turn.role != "system"
+            )
         assert question is not None  # noqa: S101 - _one_question saw to it
         passages = None
         if self.passages is not None:

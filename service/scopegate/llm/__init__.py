@@ -1,0 +1,1 @@
+"""One client for any OpenAI-compatible server. Nothing but this package knows the OpenAI protocol as a caller."""
