@@ -27,10 +27,11 @@ class Origin(StrEnum):
 
 
 class GateName(StrEnum):
-    """The gates of this build, cheapest first; the order is the order in which they run."""
+    """The gates, cheapest first; the order is the order in which they run. Without an LLM there is no soft one."""
 
     HARD = "hard"
     PROBE = "probe"
+    SOFT = "soft"
 
 
 class GateStatus(StrEnum):

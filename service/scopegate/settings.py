@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scopegate.domain import Mode, OnError
@@ -46,6 +46,31 @@ class Settings(BaseSettings):
     on_error: OnError = OnError.REFUSE
     deadline_ms: float = Field(2000, gt=0, le=60_000, allow_inf_nan=False)
 
+    llm_url: str | None = Field(None, description="base URL of an OpenAI-compatible server, as http://host:8000/v1")
+    llm_model: str | None = Field(None, description="its model; the first that it lists where unset")
+    llm_api_key: SecretStr | None = None
+    llm_judge_url: str | None = Field(None, description="another server for judging; llm_url where unset")
+    llm_judge_model: str | None = None
+    llm_judge_api_key: SecretStr | None = None
+    llm_generator_url: str | None = Field(None, description="another server for generating; llm_url where unset")
+    llm_generator_model: str | None = None
+    llm_generator_api_key: SecretStr | None = None
+    llm_deadline_ms: float = Field(
+        30_000, gt=0, le=60_000, allow_inf_nan=False, description="deadline_ms of a request that an LLM takes part in"
+    )
+    llm_concurrency: int = Field(64, ge=1, description="requests in flight to one LLM server")
+    llm_queue: int = Field(256, ge=0, description="requests that wait for one of those; one more is refused with 503")
+    llm_retries: int = Field(
+        2, ge=0, le=10, description="times that a failed connection, a 429 or a 503 is tried again"
+    )
+    llm_shape: Literal["constrained", "free"] = Field(
+        "constrained", description="/answer decoded under a JSON schema, or as text that is parsed as it comes"
+    )
+    llm_method: Literal["basic", "two_shot", "reasoning"] = Field("basic", description="how the answerer is asked")
+    llm_judging: Literal["reasoning", "fast"] = Field(
+        "reasoning", description="the soft gate's way: a reasoned vote, or the logprobs of yes and no in one token"
+    )
+
     embedder: str = Field(
         "minilm-l6-int8", description="a shipped model, or local:NAME for a sentence-transformers one"
     )
@@ -54,7 +79,7 @@ class Settings(BaseSettings):
     embed_batch_wait_ms: float = Field(2.0, ge=0, le=100, description="how long texts in company wait for others")
     embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
     embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
-    probe: Path | None = Field(None, description="a feature probe's file; the shipped one where unset")
+    probe: Path | None = Field(None, description="a probe's file, .json or .safetensors; the shipped one where unset")
 
     index_exact_limit: int = Field(50_000, ge=0, description="facts up to which a scope is searched exhaustively")
     index_factory: str = Field("HNSW32", description="FAISS index of larger scopes; its distances must be exact")
