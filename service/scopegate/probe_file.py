@@ -65,7 +65,8 @@ class Description:
     name: tells this probe from others. model: what the backbone was called when it was trained; revision and
     quantization: its own, None where unknown or none. architecture: as in the model's config, or the embedder's
     fingerprint for a sentence pair. hidden_size: of the backbone; vocab_size: of its config, 0 for a sentence pair.
-    prompt: NAME@VERSION of the prompt it was trained on. token: the text of the reserved or end-of-text token that
+    prompt: NAME@VERSION of the prompt it was trained on, empty for a sentence pair. depth: how many pieces of
+    evidence it reads, best first. token: the text of the reserved or end-of-text token that
     position asks for. layers: the hidden states it reads, -1 the final one. threshold: passed at or above it.
     data: what it was trained on, with licences. figures: what it scored, by set.
     """
@@ -78,6 +79,7 @@ class Description:
     prompt: str
     temperature: float
     threshold: float
+    depth: int = 8
     vocab_size: int = 0
     revision: str | None = None
     quantization: str | None = None
@@ -171,5 +173,5 @@ def _check(path: Path, description: Description, shapes: Mapping[str, tuple[int,
             raise ValueError(f"{path.name}: the tensor {name} has shape {shapes[name]}, not {shape}")
     if description.kind is Kind.HIDDEN_STATE and (description.slots is None or description.position is None):
         raise ValueError(f"{path.name}: a probe of hidden states needs its position and its slots")
-    if not (0 < description.temperature < math.inf and 0 <= description.threshold <= 1):
-        raise ValueError(f"{path.name}: temperature must be above 0 and threshold from 0 to 1")
+    if not (0 < description.temperature < math.inf and 0 <= description.threshold <= 1 and description.depth >= 1):
+        raise ValueError(f"{path.name}: temperature must be above 0, threshold from 0 to 1, and depth 1 or more")

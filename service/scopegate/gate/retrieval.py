@@ -5,29 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scopegate.domain import Check, Evidence, Invalid, Passage
+from scopegate.domain import Check, Evidence, Invalid, Passage, Turn
 from scopegate.inference.embedder import Embedder
 from scopegate.knowledge import ScopeView
 from scopegate.knowledge.sentences import split
 from scopegate.settings import Settings
 from scopegate.words import WordCounts
 
+# Sentences of passages that an LLM reads, about 2,000 tokens of them.
+MAX_READ = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A question and what was found for it, best first by S/C.
 
-    evidence may hold more than the policy's k: a probe may want to see further. rarity tells how rare a word is where
-    the evidence comes from. revision is None where the caller brought passages.
+    question: as it stands alone, which is as it was asked unless it came in a conversation. evidence may hold more than
+    the policy's k: a gate may want to see further. reading: what an LLM reads and may cite: the k best facts, or, since
+    a passage's sentences lean on each other, the MAX_READ best of the passages in their own order. rarity tells how
+    rare a word is where the evidence comes from. revision is None where the caller brought passages.
     """
 
     question: str
     evidence: tuple[Evidence, ...]
+    reading: tuple[Evidence, ...]
     rarity: Callable[[str], float]
     revision: int | None
 
@@ -42,12 +48,13 @@ class Retriever:
     async def retrieve(self, check: Check, view: ScopeView, depth: int) -> Case:
         """The depth best facts or sentences. Raises Overloaded; Invalid where the passages hold too many sentences."""
         if check.passages is not None:
-            return await self._from_passages(check.question, check.passages, depth)
+            return await self.from_passages(check.question, check.passages, depth)
         (question,) = await self._embedder.embed([check.question])
         evidence, revision = await view.nearest(question, depth)
         return Case(check.question, tuple(evidence), view.counts.rarity, revision)
 
-    async def _from_passages(self, question: str, passages: Sequence[Passage], depth: int) -> Case:
+    async def from_passages(self, question: str, passages: Sequence[Passage], depth: int) -> Case:
+        """The depth best sentences of the passages. Raises as retrieve does."""
         sentences = await asyncio.to_thread(_sentences, passages, self._max_sentences)
         distinct = list(dict.fromkeys(sentence.text for sentence in sentences))
         vectors = await self._embedder.embed([question, *distinct])
@@ -82,19 +89,23 @@ def _case(
     apart = dict(zip(distinct, np.clip(2 - 2 * (vectors[1:] @ vectors[0]), 0, 4).tolist(), strict=True))
     distances = np.array([apart[sentence.text] for sentence in sentences])
     ratios = distances / np.array([sentence.passage.confidence for sentence in sentences])
+    order = np.lexsort((distances, ratios))
+
+    def found(at: int) -> Evidence:
+        passage, number, text = sentences[at]
+        return Evidence(
+            f"{passage.id}#{number}",
+            text,
+            passage.confidence,
+            float(distances[at]),
+            float(ratios[at]),
+            passage.source,
+        )
+
     return Case(
         question,
-        tuple(
-            Evidence(
-                f"{sentences[at].passage.id}#{sentences[at].number}",
-                sentences[at].text,
-                sentences[at].passage.confidence,
-                float(distances[at]),
-                float(ratios[at]),
-                sentences[at].passage.source,
-            )
-            for at in np.lexsort((distances, ratios))[:depth]
-        ),
+        tuple(map(found, order[:depth])),
+        tuple(map(found, sorted(order[:MAX_READ]))),
         counts.rarity,
         None,
     )
