@@ -130,7 +130,7 @@ class Policy:
     alpha: float
     probe_threshold: float
     k: int = 4
-    gates: tuple[GateName, ...] = tuple(GateName)
+    gates: tuple[GateName, ...] = (GateName.HARD, GateName.PROBE)
     votes: int = 1
     mode: Mode = Mode.ENFORCE
     on_error: OnError = OnError.REFUSE
@@ -247,7 +247,7 @@ class GateResult:
     """What one gate saw.
 
     passed: None where it was skipped; for an error or a deadline, what the policy's on_error made of it.
-    score: min S/C for hard (None where nothing is known), P(in scope) for the probe.
+    score: min S/C for hard (None where nothing is known), P(in scope) for the probe, the share of votes for soft.
     """
 
     gate: GateName

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from scopegate.answering.answerer import Answerer
+from scopegate.gate.gate import ProbeGate
 from scopegate.gate.gatekeeper import Gatekeeper
+from scopegate.gate.hard import HardGate
+from scopegate.gate.policy import default_policy
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.retrieval import Retriever
 from scopegate.inference.embedder import Embedder
@@ -26,7 +29,10 @@ class Services:
         self.embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
         self.knowledge = Knowledge(settings, self.embedder)
         probe = FeatureProbe.load(settings.probe or models_dir() / "feature-probe" / "probe.json")
-        self.gatekeeper = Gatekeeper(self.knowledge, Retriever(self.embedder, settings), probe, settings)
+        gates = (HardGate(), ProbeGate(probe))
+        defaults = default_policy(settings, (gate.name for gate in gates), probe.threshold)
+        retriever = Retriever(self.embedder, settings)
+        self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, settings.deadline_ms)
         self.answerer = Answerer(self.gatekeeper)
 
     @asynccontextmanager

@@ -4,13 +4,12 @@ import pytest
 
 from scopegate.answering.answerer import Answerer
 from scopegate.domain import Check, Decision
-from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.gate.probe import FeatureProbe
-from scopegate.gate.retrieval import Retriever
 from scopegate.inference.embedder import Embedder
 from scopegate.knowledge import Knowledge
 from scopegate.settings import Settings, models_dir
 from tests.unit.facts import fact
+from tests.unit.gates import make_gatekeeper
 
 PAINTER = "Ingrid Dahl painted the ceiling of Solvik church."
 BORN = "Ingrid Dahl was born in Flekkefjord."
@@ -21,7 +20,7 @@ UNKNOWN = "Which opera did Anneke Vos compose about Prague?"
 @pytest.fixture
 def answerer(knowledge: Knowledge, embedder: Embedder) -> Answerer:
     probe = FeatureProbe.load(models_dir() / "feature-probe" / "probe.json")
-    return Answerer(Gatekeeper(knowledge, Retriever(embedder, Settings()), probe, Settings()))
+    return Answerer(make_gatekeeper(knowledge, embedder, probe, Settings()))
 
 
 @pytest.fixture

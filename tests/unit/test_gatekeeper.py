@@ -33,6 +33,7 @@ from scopegate.inference.encoder import Encoder
 from scopegate.knowledge import Knowledge
 from scopegate.settings import Settings, models_dir
 from tests.unit.facts import SAMPLE, fact
+from tests.unit.gates import make_gatekeeper
 
 KNOWN = "Where was Marie Curie born?"
 UNKNOWN = "Which opera did Anneke Vos compose about Prague?"
@@ -46,7 +47,7 @@ def probe() -> FeatureProbe:
 
 @pytest.fixture
 def gatekeeper(knowledge: Knowledge, embedder: Embedder, probe: FeatureProbe) -> Gatekeeper:
-    return Gatekeeper(knowledge, Retriever(embedder, Settings()), probe, Settings())
+    return make_gatekeeper(knowledge, embedder, probe, Settings())
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def break_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> float:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(FeatureProbe, "judge", broken)
+    monkeypatch.setattr(FeatureProbe, "score", broken)
 
 
 def delay_retrieval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +254,7 @@ async def test_passages_of_too_many_sentences_are_invalid(
     knowledge: Knowledge, embedder: Embedder, probe: FeatureProbe
 ) -> None:
     settings = Settings(max_sentences=3, on_error=OnError.ANSWER)
-    gatekeeper = Gatekeeper(knowledge, Retriever(embedder, settings), probe, settings)
+    gatekeeper = make_gatekeeper(knowledge, embedder, probe, settings)
     with pytest.raises(Invalid, match="more than 3 sentences"):
         await gatekeeper.check(Check(KNOWN, passages=(Passage("p", " ".join(SAMPLE)),)))
 
@@ -287,7 +288,7 @@ async def test_a_reason_does_not_show_a_narrow_miss_as_a_tie(
     gatekeeper: Gatekeeper, monkeypatch: pytest.MonkeyPatch, below: float, digits: int
 ) -> None:
     threshold = 0.752
-    monkeypatch.setattr(FeatureProbe, "judge", lambda *_: threshold - below)
+    monkeypatch.setattr(FeatureProbe, "score", lambda *_: threshold - below)
     verdict = await gatekeeper.check(Check(KNOWN, overrides={"probe_threshold": threshold}))
     said = f"P(in scope) is {threshold - below:.{digits}f}, the threshold is {threshold:.{digits}f}."
     assert verdict.reason.endswith(said)
@@ -303,3 +304,17 @@ async def test_history_is_known_to_the_confusion(gatekeeper: Gatekeeper) -> None
     assert alone is not None
     assert told is not None
     assert (alone.type, told.type) == (ConfusionType.AMBIGUOUS, ConfusionType.NOT_MENTIONED)
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_gate_that_is_not_there_cannot_be_asked_for(gatekeeper: Gatekeeper) -> None:
+    with pytest.raises(Invalid, match="'soft' is not available"):
+        await gatekeeper.check(Check(KNOWN, overrides={"gates": ("hard", "soft")}))
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_scope_whose_gate_is_gone_refuses(gatekeeper: Gatekeeper, knowledge: Knowledge) -> None:
+    await knowledge.put_scope("default", policy={"gates": ["hard", "soft"]})
+    verdict = await gatekeeper.check(Check(KNOWN))
+    assert (verdict.refused_by, verdict.gates[1].status) == (GateName.SOFT, GateStatus.ERROR)
+    assert "not available here" in verdict.reason

@@ -31,7 +31,7 @@ def passed(probe: FeatureProbe, encoder: Encoder, question: str) -> bool:
     counts = WordCounts()
     for fact in KNOWN:
         counts.add(fact)
-    return probe.judge(question, evidence(encoder, question, KNOWN), counts.rarity) >= probe.threshold
+    return probe.score(question, evidence(encoder, question, KNOWN), counts.rarity) >= probe.threshold
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_refuses_what_is_not(probe: FeatureProbe, encoder: Encoder, question: st
 
 
 def test_sees_nothing_where_there_is_nothing(probe: FeatureProbe) -> None:
-    assert probe.judge("Who founded Solvik?", [], WordCounts().rarity) == 0.0
+    assert probe.score("Who founded Solvik?", [], WordCounts().rarity) == 0.0
 
 
 def test_looks_no_further_than_its_depth(probe: FeatureProbe, encoder: Encoder) -> None:
     question = "Who founded the Solvik dairy?"
     found = evidence(encoder, question, [*KNOWN, *(f"Note {number} is about rocks." for number in range(20))])
     rarity = WordCounts().rarity
-    assert probe.judge(question, found, rarity) == probe.judge(question, found[: probe.depth], rarity)
+    assert probe.score(question, found, rarity) == probe.score(question, found[: probe.depth], rarity)
 
 
 @pytest.mark.parametrize("broken", ["", "[]", "{}", '{"features": ["other"]}'])

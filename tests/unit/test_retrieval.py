@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scopegate.domain import Check, Invalid, Passage
-from scopegate.gate.retrieval import Case, Retriever
+from scopegate.gate.retrieval import MAX_READ, Case, Retriever
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.encoder import Encoder
 from scopegate.knowledge import Knowledge
@@ -24,7 +24,7 @@ async def found(
 ) -> Case:
     retriever = Retriever(embedder, Settings(max_sentences=max_sentences))
     view = await knowledge.view("default")
-    return await retriever.retrieve(Check(QUESTION, passages=passages), view, depth)
+    return await retriever.retrieve(Check(QUESTION, passages=passages), view, 1, depth)
 
 
 async def test_the_best_sentences_of_passages_by_distance_over_confidence(
@@ -77,6 +77,17 @@ async def test_passages_that_say_nothing_give_no_evidence(knowledge: Knowledge, 
 async def test_the_facts_of_a_scope_with_its_revision(knowledge: Knowledge, embedder: Embedder) -> None:
     added = await knowledge.add("default", [fact(text) for text in SAMPLE])
     retriever = Retriever(embedder, Settings())
-    case = await retriever.retrieve(Check(QUESTION), await knowledge.view("default"), 2)
-    assert [len(case.evidence), case.revision] == [2, added.revision]
+    case = await retriever.retrieve(Check(QUESTION), await knowledge.view("default"), 2, 3)
+    assert [len(case.evidence), len(case.reading), case.revision] == [3, 2, added.revision]
+    assert case.reading == case.evidence[:2]
     assert case.evidence[0].text == SAMPLE[3]
+
+
+async def test_an_llm_reads_passages_in_their_own_order(knowledge: Knowledge, embedder: Embedder) -> None:
+    case = await found(knowledge, embedder, *PASSAGES, depth=1)
+    assert [held.id for held in case.reading] == ["a#1", "a#2", "b#1", "b#2"]
+    many = " ".join(f"Boat number {n} sails to Harwick." for n in range(MAX_READ + 9))
+    case = await found(knowledge, embedder, Passage("p", many), max_sentences=200)
+    numbers = [int(held.id.removeprefix("p#")) for held in case.reading]
+    assert len(numbers) == MAX_READ
+    assert numbers == sorted(numbers)

@@ -19,7 +19,7 @@ class Answerer:
 
     async def answer(self, check: Check) -> Answer:
         """An answer that cites evidence of its verdict, or a refusal. Raises what Gatekeeper.judge raises."""
-        judged = await self._gatekeeper.judge(check)
+        judged = await self._gatekeeper.judge(check, self._gatekeeper.end_of(check))
         verdict, case = judged.verdict, judged.case
         if verdict.decision is Decision.REFUSAL:
             return _refusal(verdict, verdict.reason)

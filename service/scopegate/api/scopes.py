@@ -53,6 +53,7 @@ async def get_scope(scope: InPath, parts: Given) -> Response:
 )
 async def put_scope(scope: InPath, change: Annotated[ScopeChange, Depends(_CHANGE)], parts: Given) -> Response:
     """Creates a scope (201) or changes it (200); what is not given stays, a policy is replaced whole."""
+    parts.services.gatekeeper.require(change.policy or {})
     overridable: tuple[str, ...] | Literal["keep"] | None = "keep"
     if "overridable" in change.model_fields_set:
         overridable = change.overridable

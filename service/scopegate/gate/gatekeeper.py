@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from scopegate.domain import (
     GateName,
     GateResult,
     GateStatus,
+    Invalid,
     Mode,
     OnError,
     Policy,
@@ -26,22 +27,22 @@ from scopegate.domain import (
     Verdict,
 )
 from scopegate.gate.confusion import confusion
-from scopegate.gate.hard import hard_passes, hard_score
-from scopegate.gate.policy import default_policy, overridden
-from scopegate.gate.probe import FeatureProbe
+from scopegate.gate.gate import Gate, GateBroken, Judgement
+from scopegate.gate.policy import overridden
 from scopegate.gate.retrieval import Case, Retriever
 from scopegate.ids import new_id
 from scopegate.knowledge import Knowledge, ScopeView
-from scopegate.settings import Settings
+from scopegate.llm.client import LlmFailed
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict, and the case it was reached on; None where nothing could be retrieved."""
+    """A verdict, the policy it was reached under, and the case; None where nothing could be retrieved."""
 
     verdict: Verdict
+    policy: Policy
     case: Case | None
 
 
@@ -51,52 +52,68 @@ class _Hearing:
 
     check: Check
     policy: Policy
+    gates: Mapping[GateName, Gate]
     view: ScopeView
     end: float
     case: Case | None = None
     results: list[GateResult] = field(default_factory=list)
     refused_by: GateName | None = None
+    confusion: Confusion | None = None
 
 
 class Gatekeeper:
     """Runs a scope's gates over a question, cheapest first, and stops at the first refusal unless asked to explain."""
 
-    def __init__(self, knowledge: Knowledge, retriever: Retriever, probe: FeatureProbe, settings: Settings) -> None:
+    def __init__(
+        self, knowledge: Knowledge, retriever: Retriever, gates: Sequence[Gate], defaults: Policy, deadline_ms: float
+    ) -> None:
+        """gates: those that there are. defaults: the policy of a scope that says nothing else."""
         self._knowledge = knowledge
         self._retriever = retriever
-        self._probe = probe
-        self._defaults = default_policy(settings, probe.threshold)
-        self._deadline_ms = settings.deadline_ms
+        self._gates = {gate.name: gate for gate in gates}
+        self._defaults = defaults
+        self._deadline_ms = deadline_ms
 
     def policy(self, scope: Scope) -> Policy:
         """What holds in the scope, before a request's overrides."""
         return overridden(self._defaults, scope.policy)
 
+    def require(self, fields: Mapping[str, Any]) -> None:
+        """Raises Invalid where policy fields name a gate that is not available here."""
+        if missing := [gate for gate in fields.get("gates", ()) if GateName(gate) not in self._gates]:
+            raise Invalid(f"the gate {missing[0]!r} is not available here: no LLM is set (SCOPEGATE_LLM_URL)")
+
+    def end_of(self, check: Check) -> float:
+        """When the check's deadline is, on the monotonic clock in seconds, if it starts now."""
+        return time.perf_counter() + (check.deadline_ms or self._deadline_ms) / 1000
+
     async def check(self, check: Check) -> Verdict:
         """The verdict alone; see judge."""
-        return (await self.judge(check)).verdict
+        return (await self.judge(check, self.end_of(check))).verdict
 
-    async def judge(self, check: Check) -> Judged:
+    async def judge(self, check: Check, end: float, instead: Mapping[GateName, Gate] | None = None) -> Judged:
         """Whether the question may be answered, what each gate saw, and the case.
 
-        Raises UnknownScope; Conflict where another embedder made the scope's vectors; Invalid where the passages hold
-        too many sentences; Overloaded, whatever on_error says, since trying again helps; Unavailable where the scope
-        is loading, min_revision is not reached in time, or a gate fails under on_error 'fail' before any has refused.
+        end: see end_of. instead: gates that take the place of the usual ones, where an answer under way carries their
+        judgement. Raises UnknownScope; Conflict where another embedder made the scope's vectors; Invalid where the
+        passages hold too many sentences or a gate asked for is not available; Overloaded, whatever on_error says, since
+        trying again helps; Unavailable where the scope is loading, min_revision is not reached in time, or a gate fails
+        under on_error 'fail' before any has refused.
         """
-        end = time.perf_counter() + (check.deadline_ms or self._deadline_ms) / 1000
+        self.require(check.overrides)
         view = await self._view(check, end)
         policy = overridden(self.policy(view.scope), check.overrides)
-        hearing = _Hearing(check, policy, view, end)
-        for gate in policy.gates:
+        hearing = _Hearing(check, policy, self._gates | dict(instead or {}), view, end)
+        for name in policy.gates:
             if hearing.refused_by is not None and not check.explain:
-                threshold = _threshold(gate, policy)
-                hearing.results.append(GateResult(gate, None, None, threshold, GateStatus.SKIPPED, 0.0))
+                threshold = self._threshold(name, hearing)
+                hearing.results.append(GateResult(name, None, None, threshold, GateStatus.SKIPPED, 0.0))
                 continue
-            result = await self._ask(gate, hearing)
+            result = await self._ask(name, hearing)
             hearing.results.append(result)
             if not result.passed and hearing.refused_by is None:
-                hearing.refused_by = gate
-        return Judged(_verdict(hearing), hearing.case)
+                hearing.refused_by = name
+        return Judged(_verdict(hearing), policy, hearing.case)
 
     async def _view(self, check: Check, end: float) -> ScopeView:
         try:
@@ -106,49 +123,51 @@ class Gatekeeper:
             late = f"scope {check.scope!r} did not reach revision {check.min_revision} within the deadline"
             raise Unavailable(late) from error
 
-    async def _ask(self, gate: GateName, hearing: _Hearing) -> GateResult:
+    async def _ask(self, name: GateName, hearing: _Hearing) -> GateResult:
         """One gate's judgement; one that breaks or is late counts as on_error says."""
         start = time.perf_counter()
+        threshold = self._threshold(name, hearing)
         try:
             async with asyncio.timeout(hearing.end - start):
-                case = await self._case(hearing)
-                return self._judgement(gate, case, hearing.policy, start)
+                judged = await self._judgement(name, hearing)
         except TimeoutError:
             status, cause = GateStatus.DEADLINE, "it ran past the deadline"
+        except (GateBroken, LlmFailed) as error:
+            log.warning("a gate could not judge", gate=name, cause=str(error))
+            status, cause = GateStatus.ERROR, str(error)
         except ScopegateError:
             raise
         except Exception:
-            log.exception("a gate broke", gate=gate)
+            log.exception("a gate broke", gate=name)
             status, cause = GateStatus.ERROR, "it broke"
-        if hearing.policy.on_error is OnError.FAIL and hearing.refused_by is None:
-            raise Unavailable(f"the {gate} gate gave no judgement: {cause}")
-        passed = hearing.policy.on_error is OnError.ANSWER
-        threshold = _threshold(gate, hearing.policy)
-        return GateResult(gate, passed, None, threshold, status, _elapsed_ms(start), {"cause": cause})
-
-    async def _case(self, hearing: _Hearing) -> Case:
-        if hearing.case is None:
-            depth = max(hearing.policy.k, self._probe.depth)
-            hearing.case = await self._retriever.retrieve(hearing.check, hearing.view, depth)
-        return hearing.case
-
-    def _judgement(self, gate: GateName, case: Case, policy: Policy, start: float) -> GateResult:
-        threshold = _threshold(gate, policy)
-        detail: Mapping[str, Any] = {}
-        if gate is GateName.HARD:
-            score = hard_score(case.evidence)
-            passed = hard_passes(score, threshold)
-            if case.evidence:
-                detail = {"fact_id": case.evidence[0].id}
         else:
-            score = self._probe.judge(case.question, case.evidence, case.rarity)
-            passed = score >= threshold
-            detail = {"probe": self._probe.name}
-        return GateResult(gate, passed, score, threshold, GateStatus.OK, _elapsed_ms(start), detail)
+            hearing.confusion = hearing.confusion or judged.confusion
+            detail = {**judged.detail, **_condensed(hearing)}
+            return GateResult(name, judged.passed, judged.score, threshold, GateStatus.OK, _elapsed_ms(start), detail)
+        if hearing.policy.on_error is OnError.FAIL and hearing.refused_by is None:
+            raise Unavailable(f"the {name} gate gave no judgement: {cause}")
+        passed = hearing.policy.on_error is OnError.ANSWER
+        return GateResult(name, passed, None, threshold, status, _elapsed_ms(start), {"cause": cause})
+
+    async def _judgement(self, name: GateName, hearing: _Hearing) -> Judgement:
+        gate = hearing.gates.get(name)
+        if gate is None:
+            raise GateBroken("the scope's policy asks for it, and it is not available here")
+        if hearing.case is None:
+            depth = max(hearing.gates[name].depth for name in hearing.policy.gates if name in hearing.gates)
+            hearing.case = await self._retriever.retrieve(hearing.check, hearing.view, hearing.policy.k, depth)
+        return await gate.judge(hearing.case, hearing.policy)
+
+    def _threshold(self, name: GateName, hearing: _Hearing) -> float:
+        gate = hearing.gates.get(name)
+        return gate.threshold(hearing.policy) if gate else hearing.policy.probe_threshold
 
 
-def _threshold(gate: GateName, policy: Policy) -> float:
-    return policy.alpha if gate is GateName.HARD else policy.probe_threshold
+def _condensed(hearing: _Hearing) -> Mapping[str, Any]:
+    """What the question was taken for, where that is not how it was asked."""
+    if hearing.case is None or hearing.case.question == hearing.check.question:
+        return {}
+    return {"standalone_question": hearing.case.question}
 
 
 def _elapsed_ms(start: float) -> float:
@@ -174,11 +193,12 @@ def _verdict(hearing: _Hearing) -> Verdict:
 
 
 def _confusion(hearing: _Hearing) -> Confusion | None:
-    if hearing.case is None:
-        return None
+    if hearing.confusion is not None or hearing.case is None:
+        return hearing.confusion
     case, has_history = hearing.case, bool(hearing.check.history)
     try:
-        return confusion(case.question, case.evidence, has_history=has_history, rarity=case.rarity)
+        # Of the question as it was asked: that is what the spans point into.
+        return confusion(hearing.check.question, case.evidence, has_history=has_history, rarity=case.rarity)
     except Exception:
         # A refusal stands without its explanation.
         log.exception("the confusion was not found")
@@ -196,6 +216,9 @@ def _reason(hearing: _Hearing) -> str:
     if result.gate is GateName.PROBE:
         score, threshold = _shown(result.score or 0.0, result.threshold)
         return f"The evidence does not seem to hold the answer: P(in scope) is {score}, the threshold is {threshold}."
+    if result.gate is GateName.SOFT:
+        score, threshold = _shown(result.score or 0.0, result.threshold)
+        return f"The LLM judges that the evidence does not hold the answer: {score} in favour, {threshold} are needed."
     from_scope = hearing.check.passages is None
     what, where = ("fact", f"scope {hearing.check.scope!r}") if from_scope else ("sentence", "the passages")
     if result.score is None:
@@ -210,6 +233,8 @@ def _seen(result: GateResult) -> str:
     score, threshold = _shown(result.score, result.threshold)
     if result.gate is GateName.HARD:
         return f"the best S/C is {score}, below {threshold}"
+    if result.gate is GateName.SOFT:
+        return f"the LLM's word that it can be answered is {score}, at least {threshold}"
     return f"P(in scope) is {score}, at least {threshold}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,16 @@ from scopegate.domain import GateName, Mode, OnError, Policy
 from scopegate.settings import Settings
 
 
-def default_policy(settings: Settings, probe_threshold: float) -> Policy:
-    """The policy of a scope that says nothing else: every gate, the probe at its own threshold."""
-    return Policy(settings.alpha, probe_threshold, settings.k, mode=settings.mode, on_error=settings.on_error)
+def default_policy(settings: Settings, gates: Iterable[GateName], probe_threshold: float) -> Policy:
+    """The policy of a scope that says nothing else: every gate that there is, the probe at its own threshold."""
+    return Policy(
+        settings.alpha,
+        probe_threshold,
+        settings.k,
+        tuple(sorted(gates, key=list(GateName).index)),
+        mode=settings.mode,
+        on_error=settings.on_error,
+    )
 
 
 def overridden(policy: Policy, fields: Mapping[str, Any]) -> Policy:

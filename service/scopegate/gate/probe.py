@@ -12,6 +12,7 @@ import numpy as np
 
 from scopegate.domain import Evidence, Invalid
 from scopegate.gate.features import NAMES, features
+from scopegate.gate.retrieval import Case
 
 
 class FeatureProbe:
@@ -43,7 +44,11 @@ class FeatureProbe:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Invalid(f"{path.name} is not a feature probe: {error}") from error
 
-    def judge(self, question: str, evidence: Sequence[Evidence], rarity: Callable[[str], float]) -> float:
+    async def judge(self, case: Case) -> float:
+        """See Probe."""
+        return self.score(case.question, case.evidence, case.rarity)
+
+    def score(self, question: str, evidence: Sequence[Evidence], rarity: Callable[[str], float]) -> float:
         """P(in scope | question, evidence), 0 to 1; 0 where there is no evidence.
 
         evidence: best first. rarity: that of the words in the scope, or in the passages, WordCounts.rarity.

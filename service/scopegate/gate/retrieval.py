@@ -38,20 +38,36 @@ class Case:
     revision: int | None
 
 
+class Condenser(Protocol):
+    """Makes a conversation's last turn a question that stands alone."""
+
+    async def standalone(self, question: str, history: tuple[Turn, ...]) -> str:
+        """The question itself where it stands alone already. Raises LlmFailed or Overloaded."""
+
+
 class Retriever:
     """Finds a question's evidence."""
 
-    def __init__(self, embedder: Embedder, settings: Settings) -> None:
+    def __init__(self, embedder: Embedder, settings: Settings, condenser: Condenser | None = None) -> None:
+        """condenser: None where there is no LLM; then a question is taken as it was asked."""
         self._embedder = embedder
+        self._condenser = condenser
         self._max_sentences = settings.max_sentences
 
-    async def retrieve(self, check: Check, view: ScopeView, depth: int) -> Case:
-        """The depth best facts or sentences. Raises Overloaded; Invalid where the passages hold too many sentences."""
+    async def retrieve(self, check: Check, view: ScopeView, k: int, depth: int) -> Case:
+        """The max(k, depth) best facts or sentences.
+
+        Raises Overloaded; LlmFailed where a conversation cannot be condensed; Invalid where the passages hold too many
+        sentences.
+        """
+        question = check.question
+        if self._condenser is not None and check.history:
+            question = await self._condenser.standalone(question, check.history)
         if check.passages is not None:
-            return await self.from_passages(check.question, check.passages, depth)
-        (question,) = await self._embedder.embed([check.question])
-        evidence, revision = await view.nearest(question, depth)
-        return Case(check.question, tuple(evidence), view.counts.rarity, revision)
+            return await self.from_passages(question, check.passages, max(k, depth))
+        (vector,) = await self._embedder.embed([question])
+        evidence, revision = await view.nearest(vector, max(k, depth))
+        return Case(question, tuple(evidence), tuple(evidence[:k]), view.counts.rarity, revision)
 
     async def from_passages(self, question: str, passages: Sequence[Passage], depth: int) -> Case:
         """The depth best sentences of the passages. Raises as retrieve does."""
