@@ -23,13 +23,14 @@ from safetensors import SafetensorError, safe_open
 TENSORS = ("mean", "scale", "hidden", "hidden_bias", "output", "bias")
 FORMAT = 1
 
-# In the engine, the probe's three slots stand this far below the row's highest logit: too far to be sampled at any
-# temperature up to 40, near enough for float32 to keep the logit to 1e-4.
+# In the engine, the probe's three slots stand this far below the row's highest logit: the likeliest of them 871 below,
+# e^-43 of the maximum at temperature 20, and near enough for float32 to keep the logit to 2e-4.
 FLOOR = 1000.0
 # The logit is clamped to this on the way, so a value beyond it is none of ours.
 MOST = 30.0
-# Fingerprints are multiples of this, from 1 to 513: 8,192 of them, told apart whatever the rounding.
-_STEP = 1 / 16
+# Fingerprints are multiples of this, from 1 to 129: 8,192 of them. One that arrives within a third of a step also says
+# that the logit beside it was not rounded by more.
+_STEP = 1 / 64
 
 _KEY = "scopegate"
 
@@ -97,7 +98,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFile:
-    """A probe's file, described. fingerprint: made from all of its bytes, 1 to 513; what slot c carries."""
+    """A probe's file, described. fingerprint: made from all of its bytes, 1 to 129; what slot c carries."""
 
     path: Path
     description: Description
@@ -110,17 +111,26 @@ class ProbeFile:
             digest = hashlib.sha256(path.read_bytes()).digest()
             with safe_open(path, framework="np") as opened:
                 header = (opened.metadata() or {}).get(_KEY)
-                shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+                shapes = {name: tuple(part.get_shape()) for name, part in slices.items() if part.get_dtype() == "F32"}
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{path.name} cannot be read as a probe: {error}") from error
         if header is None:
             raise ValueError(f"{path.name} is a safetensors file, but not a probe of scopegate")
         try:
             description = _described(json.loads(header))
+            _check(description, shapes)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path.name} does not describe a probe: {error}") from error
-        _check(path, description, shapes)
         return cls(path, description, 1.0 + int.from_bytes(digest[:2]) % 8192 * _STEP)
+
+    @property
+    def slots(self) -> tuple[int, int, int]:
+        """The ids (a, b, c). Raises ValueError where the probe has none."""
+        slots = self.description.slots
+        if slots is None:
+            raise ValueError(f"the probe {self.description.name} has no slots to be read from")
+        return slots.a, slots.b, slots.c
 
     def logit(self, logprobs: Mapping[int, float]) -> float:
         """The probe's logit, from the first token's logprobs by token id.
@@ -128,13 +138,11 @@ class ProbeFile:
         Raises ValueError, in one sentence, where the slots are missing, masked, clamped or another probe's: that is a
         broken gate, never a probability.
         """
-        slots = self.description.slots
-        if slots is None:
-            raise ValueError(f"the probe {self.description.name} has no slots to be read from")
-        if missing := [at for at in (slots.a, slots.b, slots.c) if not math.isfinite(logprobs.get(at, math.nan))]:
+        a, b, c = self.slots
+        if missing := [at for at in (a, b, c) if not math.isfinite(logprobs.get(at, math.nan))]:
             raise ValueError(f"the engine gave no logprob for the probe's slots {missing}: does it run the plugin?")
-        fingerprint = logprobs[slots.c] - logprobs[slots.b]
-        logit = logprobs[slots.a] - logprobs[slots.b]
+        fingerprint = logprobs[c] - logprobs[b]
+        logit = logprobs[a] - logprobs[b]
         if abs(fingerprint - self.fingerprint) > _STEP / 3:
             raise ValueError(
                 "the engine's slots do not carry this probe's fingerprint: they are masked, clamped, or another probe's"
@@ -144,8 +152,8 @@ class ProbeFile:
         return logit
 
 
-def _described(header: dict[str, Any]) -> Description:
-    if header.pop("format", None) != FORMAT:
+def _described(header: Any) -> Description:
+    if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     if unknown := header.keys() - {field.name for field in fields(Description)}:
         raise ValueError(f"it has unknown fields: {', '.join(sorted(unknown))}")
@@ -156,11 +164,13 @@ def _described(header: dict[str, Any]) -> Description:
     return Description(**header)
 
 
-def _check(path: Path, description: Description, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check(description: Description, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if missing := [name for name in TENSORS if name not in shapes]:
-        raise ValueError(f"{path.name} lacks the tensors {', '.join(missing)}")
+        raise ValueError(f"it lacks the float32 tensors {', '.join(missing)}")
     width = description.hidden_size * (3 if description.kind is Kind.SENTENCE_PAIR else len(description.layers))
     hidden = shapes["output"]
+    if len(hidden) != 1:
+        raise ValueError(f"the tensor output has shape {hidden}, not (h,)")
     expected = {
         "mean": (width,),
         "scale": (width,),
@@ -170,8 +180,12 @@ def _check(path: Path, description: Description, shapes: Mapping[str, tuple[int,
     }
     for name, shape in expected.items():
         if shapes[name] != shape:
-            raise ValueError(f"{path.name}: the tensor {name} has shape {shapes[name]}, not {shape}")
-    if description.kind is Kind.HIDDEN_STATE and (description.slots is None or description.position is None):
-        raise ValueError(f"{path.name}: a probe of hidden states needs its position and its slots")
+            raise ValueError(f"the tensor {name} has shape {shapes[name]}, not {shape}")
     if not (0 < description.temperature < math.inf and 0 <= description.threshold <= 1 and description.depth >= 1):
-        raise ValueError(f"{path.name}: temperature must be above 0, threshold from 0 to 1, and depth 1 or more")
+        raise ValueError("temperature must be above 0, threshold from 0 to 1, and depth 1 or more")
+    if description.kind is Kind.HIDDEN_STATE:
+        if description.slots is None or description.position is None:
+            raise ValueError("a probe of hidden states needs its position and its slots")
+        slots = asdict(description.slots).values()
+        if len(set(slots)) < len(slots) or not all(0 <= slot < description.vocab_size for slot in slots):
+            raise ValueError(f"its slots must be three ids below {description.vocab_size}, each another")
