@@ -75,7 +75,7 @@ def test_exactly_one_of_question_and_messages(client: TestClient, request_: dict
         ("k", 1.5),
         ("k", True),
         ("gates", []),
-        ("gates", ["soft"]),
+        ("gates", ["softest"]),
         ("gates", ["hard", "hard"]),
         ("gates", "hard"),
         ("probe_threshold", -0.1),
@@ -363,3 +363,11 @@ def test_a_list_is_not_called_too_short_for_a_wrong_entry(client: TestClient) ->
     assert [error["loc"] for error in wrong] == [["body", "passages", 0]]
     empty = client.post("/check", json={"question": "Anything?", "passages": []}).json()["errors"]
     assert [error["loc"] for error in empty] == [["body", "passages"]]
+
+
+def test_a_gate_that_needs_an_llm_is_refused_without_one(client: TestClient) -> None:
+    asked = client.post("/check", json={"question": "What?", "policy": {"gates": ["soft"]}})
+    kept = client.put("/scopes/keen", json={"policy": {"gates": ["soft"]}})
+    for answer in (asked, kept):
+        assert answer.status_code == 422
+        assert "'soft' is not available" in answer.json()["detail"]

@@ -314,7 +314,9 @@ async def test_a_gate_that_is_not_there_cannot_be_asked_for(gatekeeper: Gatekeep
 
 @pytest.mark.usefixtures("filled")
 async def test_a_scope_whose_gate_is_gone_refuses(gatekeeper: Gatekeeper, knowledge: Knowledge) -> None:
-    await knowledge.put_scope("default", policy={"gates": ["hard", "soft"]})
+    await knowledge.put_scope(
+        "default", policy={"gates": ["hard", "soft"]}, overridable="keep", embedder=None, reembed=False
+    )
     verdict = await gatekeeper.check(Check(KNOWN))
     assert (verdict.refused_by, verdict.gates[1].status) == (GateName.SOFT, GateStatus.ERROR)
     assert "not available here" in verdict.reason
