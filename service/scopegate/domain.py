@@ -236,10 +236,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Why the question cannot be answered, and the parts of it that the knowledge does not cover."""
+    """Why the question cannot be answered, and the parts of it that stand in the way.
+
+    explanation: the LLM's one sentence on it, the correction where a premise is false; None where no LLM said it.
+    """
 
     type: ConfusionType
     spans: tuple[Span, ...]
+    explanation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

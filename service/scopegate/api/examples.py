@@ -67,7 +67,7 @@ _PROBE = {
     "detail": {},
 }
 _SPAN = {"start": 27, "end": 34, "text": "Norwich"}
-_CONFUSION = {"type": "not_mentioned", "spans": [_SPAN]}
+_CONFUSION = {"type": "not_mentioned", "spans": [_SPAN], "explanation": None}
 _VERDICT = {
     "id": "01KB3YR0A2C4E6G8J0M2P4R6T8",
     "decision": "ANSWERABLE",

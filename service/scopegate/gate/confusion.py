@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 
 from scopegate.domain import Confusion, ConfusionType, Evidence, Span
-from scopegate.gate.features import Kind, read_question, read_sentence, substitutes
+from scopegate.gate.features import AUXILIARIES, QUESTION_WORDS, Kind, read_question, read_sentence, substitutes
 from scopegate.words import Word, stem, word_set, words
 
 _PRONOUNS = word_set(
@@ -30,7 +32,13 @@ _ONE_OF_ITS_KIND = word_set(
     "world sun moon earth sky sea internet web weather future past present universe bible president government "
     "name reason purpose difference meaning point number amount year day time way"
 )
+# What points to something that was said before.
+_POINTING = word_set("one ones same other others another else too also instead former latter both neither either such")
+# Persian and emoji are written with them.
+_JOINERS = "\u200c\u200d"
 _QUOTED = 3
+_QUOTED_LENGTH = 80
+_EXPLANATION_LENGTH = 300
 # Of the words that are missing, one this much more common than the rarest is not what stands in the way.
 _TELLING = 0.5
 
@@ -45,8 +53,8 @@ def confusion(
     all are held, those that the closest sentence lacks; where it lacks none, the question word that it does not answer.
     Words that are common beside the rarest of those missing are left out. rarity: WordCounts.rarity.
     """
-    if not has_history and (dangling := _dangling(question, evidence)):
-        return Confusion(ConfusionType.AMBIGUOUS, dangling)
+    if not has_history and (hanging := dangling(question, evidence)):
+        return Confusion(ConfusionType.AMBIGUOUS, hanging)
     asked = read_question(question)
     read = [read_sentence(held.text) for held in evidence]
     known = {stem for sentence in read for stem in sentence.places}
@@ -62,19 +70,78 @@ def confusion(
 
 
 def refusal_sentence(confusion: Confusion) -> str:
-    """A sentence fit to show a user: it asks which is meant, or names what is missing."""
-    phrases = list(dict.fromkeys(f"“{span.text}”" for span in confusion.spans))[:_QUOTED]
-    if confusion.type is ConfusionType.AMBIGUOUS:
-        return f"I cannot tell what {_joined(phrases)} refers to. Which one do you mean?"
+    """A sentence fit to show a user: it names what is missing, corrects the premise, or asks which is meant."""
+    phrases = list(dict.fromkeys(span.text for span in confusion.spans if len(span.text) <= _QUOTED_LENGTH))[:_QUOTED]
+    match confusion.type:
+        case ConfusionType.NOT_MENTIONED:
+            return _missing(phrases)
+        case ConfusionType.FALSE_PREMISE:
+            return _corrected(phrases, confusion.explanation)
+        case ConfusionType.AMBIGUOUS if phrases:
+            return f"I cannot tell what {_joined(phrases)} refers to. Which one do you mean?"
+        case ConfusionType.AMBIGUOUS:
+            return "I cannot tell what exactly the question refers to. What do you mean?"
+
+
+def one_line(text: str, longest: int = _EXPLANATION_LENGTH) -> str:
+    """Text of an LLM as it may be shown to a user: one line without control characters, at most longest characters."""
+    shown = " ".join("".join(c if unicodedata.category(c)[0] != "C" or c in _JOINERS else " " for c in text).split())
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+
+
+def located(phrases: Iterable[str], question: str) -> tuple[Span, ...]:
+    """Where the phrases stand in the question, in its order, without overlaps; those that do not are left out.
+
+    Case and the width of spaces may differ. A phrase is not looked for inside of words, as "it" in "with".
+    """
+    taken: list[Span] = []
+    for phrase in phrases:
+        pattern = r"\s+".join(map(re.escape, phrase.split()))
+        found = re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", question, re.IGNORECASE) if pattern else None
+        if found and all(found.end() <= span.start or span.end <= found.start() for span in taken):
+            taken.append(Span(found.start(), found.end(), found.group()))
+    return tuple(sorted(taken, key=lambda span: span.start))
+
+
+def stands_alone(question: str) -> bool:
+    """Whether a question needs nothing that was said before it, as far as its words show.
+
+    It does where a pronoun or a definite phrase hangs, where it points to something said ("the same", "another one"),
+    or where it is only a part of a question ("And in winter?", "How tall?").
+    """
+    plain = [word.text.casefold() for word in words(question)]
+    if not plain or not _POINTING.isdisjoint(plain) or dangling(question, ()):
+        return False
+    if plain[0] in {"and", "or", "but", "so", "then"} or plain[:2] in (["what", "about"], ["how", "about"]):
+        return False
+    said = sum(word.informative for word in words(question))
+    if not AUXILIARIES.isdisjoint(plain):
+        return said > 0
+    return said > 1 and not QUESTION_WORDS.isdisjoint(plain)
+
+
+def _missing(phrases: Sequence[str]) -> str:
     if not phrases:
         return "What I know does not answer this question."
-    if not words(confusion.spans[0].text)[0].informative:
-        return f"What I know about this does not say {confusion.spans[0].text.lower()}."
+    first, *_ = phrases[0].casefold().split()
+    if first in QUESTION_WORDS:
+        return f"What I know about this does not say {phrases[0].lower()}."
+    if first in AUXILIARIES:
+        return "What I know about this does not say whether it is so."
     return f"I cannot answer this: what I know says nothing about {_joined(phrases)} in this connection."
 
 
-def _joined(phrases: Sequence[str]) -> str:
-    return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} or {phrases[-1]}"
+def _corrected(phrases: Sequence[str], correction: str | None) -> str:
+    if correction:
+        return f"The question takes something for granted that is not so, as far as I know: {correction}"
+    if phrases:
+        return f"The question takes {_joined(phrases, 'and')} for granted, and what I know does not support that."
+    return "The question takes something for granted that what I know does not support."
+
+
+def _joined(phrases: Sequence[str], word: str = "or") -> str:
+    *others, last = (f"“{phrase}”" for phrase in phrases)
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def _spans(question: str, kept: Sequence[Word]) -> tuple[Span, ...]:
@@ -88,7 +155,7 @@ def _spans(question: str, kept: Sequence[Word]) -> tuple[Span, ...]:
     return tuple(Span(start, end, question[start:end]) for start, end in merged)
 
 
-def _dangling(question: str, evidence: Sequence[Evidence]) -> tuple[Span, ...]:
+def dangling(question: str, evidence: Sequence[Evidence]) -> tuple[Span, ...]:
     """Pronouns and definite phrases that point to nothing in the question, and to no one thing in the evidence."""
     held = words(question)
     plain = [word.text.casefold() for word in held]

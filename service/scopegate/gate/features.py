@@ -28,7 +28,7 @@ class Kind(StrEnum):
     THING = "thing"
 
 
-_AUXILIARIES = word_set(
+AUXILIARIES = word_set(
     "am are is was were be do does did has have had can could may might must shall should will would "
     "isn't aren't wasn't weren't don't doesn't didn't hasn't haven't hadn't can't couldn't won't wouldn't"
 )
@@ -40,7 +40,7 @@ _ASKED_OUTRIGHT = {
     "where": Kind.PLACE,
     "why": Kind.REASON,
 }
-_QUESTION_WORDS = frozenset(_ASKED_OUTRIGHT) | {"how", "what", "which"}
+QUESTION_WORDS = frozenset(_ASKED_OUTRIGHT) | {"how", "what", "which"}
 # "Could you tell me in which year", "Do you know who", "I would like to know how".
 _FRAME = word_set(
     "can could would will may might do does did have i i'd we you anybody anyone somebody someone me us please kindly "
@@ -159,7 +159,7 @@ def _plain(word: Word) -> str:
 def _unframed(all_words: Sequence[Word]) -> Sequence[Word]:
     """The question inside a polite frame: "when is it open" of "Do you know when is it open?"."""
     for at, word in enumerate(map(_plain, all_words)):
-        if word.removesuffix("'s") in _QUESTION_WORDS:
+        if word.removesuffix("'s") in QUESTION_WORDS:
             return all_words[at:]
         if word not in _FRAME:
             break
@@ -169,7 +169,7 @@ def _unframed(all_words: Sequence[Word]) -> Sequence[Word]:
 def _expected(all_words: Sequence[Word]) -> tuple[Kind, Word | None, tuple[Word, ...]]:
     """What a question asks for, the noun that says so, and the words that only ask."""
     plain = list(map(_plain, all_words))
-    if plain and plain[0] in _AUXILIARIES:
+    if plain and plain[0] in AUXILIARIES:
         return Kind.YES_NO, None, (all_words[0],)
     for at, word in enumerate(plain):
         word = word.removesuffix("'s")
@@ -237,7 +237,7 @@ def _answers(all_words: Sequence[Word]) -> dict[Kind, tuple[int, ...]]:
 def _after_verb(all_words: Sequence[Word], names: Sequence[int]) -> list[int]:
     """Names that a form of "be" introduces: the capital is Paris."""
     linked = [at for at in names if at and all_words[at - 1].text.casefold() in {"is", "was", "are", "were", "the"}]
-    return [at for at in linked if any(all_words[i].text.casefold() in _AUXILIARIES for i in range(max(0, at - 2), at))]
+    return [at for at in linked if any(all_words[i].text.casefold() in AUXILIARIES for i in range(max(0, at - 2), at))]
 
 
 def _negated(all_words: Sequence[Word]) -> bool:
