@@ -80,8 +80,8 @@ class Gatekeeper:
 
     def require(self, fields: Mapping[str, Any]) -> None:
         """Raises Invalid where policy fields name a gate that is not available here."""
-        if missing := [gate for gate in fields.get("gates", ()) if GateName(gate) not in self._gates]:
-            raise Invalid(f"the gate {missing[0]!r} is not available here: no LLM is set (SCOPEGATE_LLM_URL)")
+        if missing := [gate for gate in map(GateName, fields.get("gates", ())) if gate not in self._gates]:
+            raise Invalid(f"the gate {missing[0].value!r} is not available here: no LLM is set (SCOPEGATE_LLM_URL)")
 
     def end_of(self, check: Check) -> float:
         """When the check's deadline is, on the monotonic clock in seconds, if it starts now."""
