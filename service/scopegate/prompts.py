@@ -2,7 +2,8 @@
 
 A file is a header of `name: value` lines, a line of three dashes, and a Jinja template in sections that begin with
 `=== system`, `=== user` or `=== assistant`: the turns. What comes from documents, passages or people goes through the
-filter `data`, so that it cannot end the place it stands in.
+filter `data`, so that it cannot end the place it stands in. A variable with choices, `examples=none|given`, is bound
+when the prompt is loaded.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ def data(text: str) -> str:
     return _CONTROL.sub("&#91;", escaped)
 
 
+def plain(text: str) -> str:
+    """What `data` was given, where an LLM quotes what it made of it."""
+    shown = text.replace("&#91;", "[").replace("&lt;", "<").replace("&gt;", ">")
+    return shown.replace("&amp;", "&")
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt. id: NAME@VERSION, with the values bound at loading between: answer_text/basic@1."""
@@ -55,9 +62,10 @@ class Prompt:
 
 @cache
 def load_prompt(name: str, **bound: str) -> Prompt:
-    """The prompt in prompts/NAME.txt, with some of its variables bound for good.
+    """The prompt in prompts/NAME.txt, with some of its variables bound for good: at least those with choices.
 
-    Raises Invalid where there is none of that name, or where its header or its variables are not as they say.
+    Raises Invalid where there is none of that name, where its header or its variables are not as they say, or where a
+    bound value is none of the choices.
     """
     return _read(prompts_dir(), name, bound)
 
@@ -76,12 +84,15 @@ def _read(folder: Path, name: str, bound: Mapping[str, str]) -> Prompt:
     except OSError as error:
         raise Invalid(f"there is no prompt {name!r}") from error
     said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in header.splitlines())}
-    variables = {variable.strip() for variable in said.get("variables", "").split(",")}
     if said.keys() != _FIELDS or said["name"] != name:
         raise Invalid(f"the prompt {name!r} needs a header with its own name and {', '.join(sorted(_FIELDS))}")
-    if variables != meta.find_undeclared_variables(environment.parse(body)):
+    choices = dict(variable.strip().partition("=")[::2] for variable in said["variables"].split(","))
+    if choices.keys() != meta.find_undeclared_variables(environment.parse(body)):
         raise Invalid(f"the prompt {name!r} does not use the variables that its header lists")
-    if not bound.keys() <= variables or not _SECTION.match(body):
+    for variable, allowed in choices.items():
+        if allowed and bound.get(variable) not in allowed.split("|"):
+            raise Invalid(f"the prompt {name!r} needs {variable} to be one of {allowed.replace('|', ', ')}")
+    if not bound.keys() <= choices.keys() or not _SECTION.match(body):
         raise Invalid(f"the prompt {name!r} has no section, or not the variables {', '.join(bound)}")
     # Cut before it is rendered, so that no text put into it can begin a turn.
     _, *pieces = _SECTION.split(body)
@@ -90,7 +101,7 @@ def _read(folder: Path, name: str, bound: Mapping[str, str]) -> Prompt:
         f"{path}@{said['version']}",
         said["role"],
         said["source"],
-        frozenset(variables - bound.keys()),
+        frozenset(choices.keys() - bound.keys()),
         dict(bound),
         tuple(
             (Speaker(role), environment.from_string(text)) for role, text in zip(pieces[::2], pieces[1::2], strict=True)
