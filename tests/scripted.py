@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from scopegate.llm.capabilities import GREETING
+from scopegate.llm.client import Llm
 from scopegate.probe_file import FLOOR, ProbeFile
 
 MODEL = "scripted-1"
@@ -248,7 +249,7 @@ class ScriptedLlm:
     async def _speak(self, asked: Asked, said: Said, wire: _Wire) -> None:
         await _sleep(said.after_s)
         body = asked.body
-        if self.prefill and body.get("continue_final_message") and body.get("add_generation_prompt", True):
+        if self.prefill and body.get("continue_final_message") and body.get("add_generation_prompt"):
             return await wire.whole(400, {"error": {"message": "Cannot set both, the one or the other."}})
         if said.body is not None or said.status != 200:
             refused = {"error": {"message": "The scripted LLM was told to fail.", "code": said.status}}
@@ -376,6 +377,17 @@ class ScriptedLlm:
         if word not in self._words:
             self._words.append(word)
         return self._words.index(word)
+
+
+@contextlib.asynccontextmanager
+async def llm_at(server: ScriptedLlm, probe: ProbeFile | None = None, **options: Any) -> AsyncIterator[Llm]:
+    """A client that has found out what the server can do."""
+    llm = Llm(server.url, None, None, **{"concurrency": 16, "queue": 16, "retries": 0} | options)
+    try:
+        await llm.find_out(probe)
+        yield llm
+    finally:
+        await llm.close()
 
 
 class _Wire:

@@ -63,6 +63,9 @@ class Settings(BaseSettings):
     llm_retries: int = Field(
         2, ge=0, le=10, description="times that a failed connection, a 429 or a 503 is tried again"
     )
+    llm_timeout_s: float = Field(
+        120, gt=0, le=3600, description="most that one request to an LLM takes, whatever its caller's deadline"
+    )
     llm_shape: Literal["constrained", "free"] = Field(
         "constrained", description="/answer decoded under a JSON schema, or as text that is parsed as it comes"
     )

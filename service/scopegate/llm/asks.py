@@ -1,0 +1,78 @@
+"""What an LLM is asked, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scopegate.domain import Turn
+
+_TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM names a token that it is asked to name by id
+
+
+class LlmFailed(Exception):
+    """The LLM gave no usable reply; says why in one sentence that tells nothing of where it runs."""
+
+
+class LlmAway(LlmFailed):
+    """Its server cannot be reached, is late, or has no room: the same request may pass another time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to an LLM.
+
+    n: replies, sampled from one prefill. schema: a JSON schema that decoding is held to. token_ids: tokens whose
+    logprobs are wanted at every position; top_logprobs: or the most likely ones, 0 to 20. prefill: what the reply
+    begins with, read and not generated. options: further fields of the protocol, as a client of ours sent them; they
+    take the place of temperature, and of nothing else that is set here.
+    """
+
+    turns: tuple[Turn, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    n: int = 1
+    schema: Mapping[str, Any] | None = None
+    token_ids: tuple[int, ...] = ()
+    top_logprobs: int = 0
+    prefill: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a request took; cached: those of the prompt that were not computed again, None where unknown."""
+
+    prompt: int
+    completion: int
+    cached: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the LLM said. texts, cut: one for each of n; cut says that it ended at max_tokens.
+
+    first: the first token's logprobs in the first text, by token, as asked for.
+    """
+
+    texts: tuple[str, ...]
+    cut: tuple[bool, ...]
+    first: Mapping[str, float]
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a streamed reply; first: the first token's logprobs, in the one piece that carries them."""
+
+    text: str
+    first: Mapping[str, float]
+    cut: bool
+    usage: Usage | None
+
+
+def by_id(first: Mapping[str, float]) -> dict[int, float]:
+    """Logprobs by token id, of those that are named by id."""
+    named = {token.removeprefix(_TOKEN_ID): logprob for token, logprob in first.items() if token.startswith(_TOKEN_ID)}
+    return {int(token): logprob for token, logprob in named.items() if token.isdecimal()}
