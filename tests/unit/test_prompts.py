@@ -142,6 +142,11 @@ def test_plain_takes_back_what_data_did(text: str) -> None:
     assert plain(data(text)) == text
 
 
+def test_lost_claims_are_shown_as_missing() -> None:
+    _, turn = load_prompt("recover_claims").render(claims=["The pier is wooden.", None])
+    assert '<claim number="2">(missing)</claim>' in turn.content
+
+
 def test_data_leaves_ordinary_brackets_alone() -> None:
     assert data("see [1], [2, 3] and a[i + 1]") == "see [1], [2, 3] and a[i + 1]"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -26,7 +26,7 @@ from scopegate.domain import (
     Unavailable,
     Verdict,
 )
-from scopegate.gate.confusion import confusion
+from scopegate.gate.confusion import confusion, located
 from scopegate.gate.gate import Gate, GateBroken, Judgement
 from scopegate.gate.policy import overridden
 from scopegate.gate.retrieval import Case, Retriever
@@ -193,11 +193,14 @@ def _verdict(hearing: _Hearing) -> Verdict:
 
 
 def _confusion(hearing: _Hearing) -> Confusion | None:
-    if hearing.confusion is not None or hearing.case is None:
-        return hearing.confusion
+    # Of the question as it was asked: that is what the spans point into.
+    if hearing.confusion is not None:
+        phrases = [span.text for span in hearing.confusion.spans]
+        return replace(hearing.confusion, spans=located(phrases, hearing.check.question))
+    if hearing.case is None:
+        return None
     case, has_history = hearing.case, bool(hearing.check.history)
     try:
-        # Of the question as it was asked: that is what the spans point into.
         return confusion(hearing.check.question, case.evidence, has_history=has_history, rarity=case.rarity)
     except Exception:
         # A refusal stands without its explanation.
