@@ -56,8 +56,8 @@ $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q -e .
 	touch $@
 
-# torch comes first and pinned, so that the extra `local` finds it and nothing fetches a GPU build for the tests.
+# torch comes first and pinned, so that the extras `local` and `train` find it and nothing fetches a GPU build for the tests.
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.runtime
 	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[local,postgres]' --group test
+	$(BIN)/pip install -q -c constraints.txt -e '.[local,postgres,train]' --group test
 	touch $@

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, TypeVar
 
 import typer
 
+from scopegate.probe_cli import app as probe_app
+
 if TYPE_CHECKING:
     from scopegate.domain import Added, Answer, Check, Evidence, NewFact, Verdict
     from scopegate.services import Services
@@ -41,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(probe_app)
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Where knowledge is kept. [env: SCOPEGATE_DATA_DIR] [default: data]")

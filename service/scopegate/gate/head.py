@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -12,18 +14,23 @@ from scopegate.probe_file import ProbeFile
 class Head:
     """Features in, calibrated logits out (ELOQ, section 4.2)."""
 
-    def __init__(self, file: ProbeFile) -> None:
-        tensors = load_file(file.path)
+    def __init__(self, tensors: Mapping[str, NDArray[np.float32]], temperature: float) -> None:
+        """tensors: as probe_file names them."""
         self._mean, self._scale = tensors["mean"], tensors["scale"]
         self._hidden, self._hidden_bias = tensors["hidden"], tensors["hidden_bias"]
         self._output, self._bias = tensors["output"], tensors["bias"]
-        self._temperature = file.description.temperature
+        self._temperature = np.float32(temperature)
+
+    @classmethod
+    def load(cls, file: ProbeFile) -> Head:
+        """That of a probe."""
+        return cls(load_file(file.path), file.description.temperature)
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """features: shape (n, d). Returns shape (n,)."""
         standard = (features - self._mean) / self._scale
         hidden = np.maximum(standard @ self._hidden.T + self._hidden_bias, 0.0)
-        logits: NDArray[np.float32] = (hidden @ self._output + self._bias) / np.float32(self._temperature)
+        logits: NDArray[np.float32] = (hidden @ self._output + self._bias) / self._temperature
         return logits
 
 

@@ -41,7 +41,7 @@ class SentencePairProbe:
         self.name = description.name
         self.threshold = description.threshold
         self.depth = description.depth
-        self._head = Head(file)
+        self._head = Head.load(file)
         self._embedder = embedder
 
     @classmethod

@@ -1,0 +1,1 @@
+"""Trains and evaluates probes (extra `train`)."""
