@@ -33,11 +33,10 @@ _BATCH = Body(BatchRequest)
 )
 async def check(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
     """May this question be answered from the scope's knowledge, or from the passages given? A refusal is a 200."""
-    asked = _permitted(request, parts)
+    asked = permitted(request.to_domain(), parts)
     verdict = await parts.services.gatekeeper.check(asked)
-    parts.metrics.judged(verdict)
-    _note(parts, asked, verdict)
-    return reply(verdict, headers=_timing([verdict]))
+    judged(parts, asked, verdict)
+    return reply(verdict, headers=timing([verdict]))
 
 
 @router.post(
@@ -53,20 +52,19 @@ async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: 
         if not isinstance(item, CheckRequest):
             return item
         try:
-            asked = _permitted(item, parts)
+            asked = permitted(item.to_domain(), parts)
             verdict = await parts.services.gatekeeper.check(asked)
         except ScopegateError as error:
             return problems.of_error(error)
         except Exception:
             log.exception("failed")
             return problems.failed()
-        parts.metrics.judged(verdict)
-        _note(parts, asked, verdict)
+        judged(parts, asked, verdict)
         return verdict
 
     results = await asyncio.gather(*map(judge, request.items))
     return reply(
-        BatchResult(results=results), headers=_timing(result for result in results if isinstance(result, Verdict))
+        BatchResult(results=results), headers=timing(result for result in results if isinstance(result, Verdict))
     )
 
 
@@ -78,16 +76,14 @@ async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: 
 )
 async def answer(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
     """An answer with the evidence that it rests on, or a refusal that says why; both are a 200."""
-    asked = _permitted(request, parts)
+    asked = permitted(request.to_domain(), parts)
     answered = await parts.services.answerer.answer(asked)
-    parts.metrics.judged(answered.verdict)
-    _note(parts, asked, answered.verdict)
-    return reply(answered, headers=_timing([answered.verdict]))
+    judged(parts, asked, answered.verdict)
+    return reply(answered, headers=timing([answered.verdict]))
 
 
-def _permitted(request: CheckRequest, parts: Parts) -> Check:
-    """The check asked for. Raises UnknownScope, or Forbidden where it overrides what the scope keeps to itself."""
-    asked = request.to_domain()
+def permitted(asked: Check, parts: Parts) -> Check:
+    """The check itself. Raises UnknownScope, or Forbidden where it overrides what the scope keeps to itself."""
     allowed = parts.services.knowledge.scope_of(asked.scope).overridable
     if allowed is None and parts.keys.open:
         return asked
@@ -97,7 +93,7 @@ def _permitted(request: CheckRequest, parts: Parts) -> Check:
     return asked
 
 
-def _timing(verdicts: Iterable[Verdict]) -> dict[str, str]:
+def timing(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """The Server-Timing header: milliseconds a gate (W3C Server Timing)."""
     spent: dict[str, float] = {}
     for verdict in verdicts:
@@ -106,6 +102,8 @@ def _timing(verdicts: Iterable[Verdict]) -> dict[str, str]:
     return {"Server-Timing": ", ".join(f"{gate};dur={ms:.2f}" for gate, ms in spent.items())}
 
 
-def _note(parts: Parts, asked: Check, verdict: Verdict) -> None:
+def judged(parts: Parts, asked: Check, verdict: Verdict) -> None:
+    """Counts the verdict, and logs the question where that is wanted."""
+    parts.metrics.judged(verdict)
     if parts.services.settings.log_questions:
         log.info("judged", question=asked.question, decision=verdict.decision, verdict=verdict.id)

@@ -64,7 +64,7 @@ class Edge:
                     busy = problems.problem(
                         503, "as many requests are in flight as the service takes; try again", "overloaded"
                     )
-                    await problems.response(busy)(scope, receive, send_marked)
+                    await problems.response(busy, scope["path"])(scope, receive, send_marked)
                 else:
                     await self._app(scope, self._bounded(receive, headers), send_marked)
             except ClientDisconnect:
@@ -73,7 +73,7 @@ class Edge:
                 log.exception("failed")
                 if status:
                     raise
-                await problems.response(problems.failed())(scope, receive, send_marked)
+                await problems.response(problems.failed(), scope["path"])(scope, receive, send_marked)
             finally:
                 self._in_flight -= 1
                 self._record(scope, status or _CLIENT_GONE, perf_counter() - started, watching)

@@ -29,11 +29,11 @@ async def livez() -> Response:
 
 
 @router.get("/readyz", response_model=Health, responses=problems.only(503))
-async def readyz(parts: Given) -> Response:
+async def readyz(request: Request, parts: Given) -> Response:
     """Whether it can answer; where not, the problem's detail names what is missing."""
     missing = parts.services.knowledge.not_ready()
     if missing:
-        return problems.response(problems.problem(503, "; ".join(missing), "not-ready"))
+        return problems.response(problems.problem(503, "; ".join(missing), "not-ready"), request.scope["path"])
     return reply(Health(status="ready"))
 
 

@@ -1,10 +1,10 @@
-"""Errors as application/problem+json (RFC 9457)."""
+"""Errors as application/problem+json (RFC 9457); under /v1 in the shape that OpenAI's clients read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NotRequired, cast
+from typing import Any, Literal, NotRequired, cast
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -44,6 +44,12 @@ _KINDS: Mapping[type[ScopegateError], tuple[HTTPStatus, str]] = {
 }
 
 
+# Paths that speak OpenAI's protocol.
+OPENAI_PREFIX = "/v1/"
+# OpenAI's own codes, which its clients look out for; other kinds of problem are their own code.
+_OPENAI_CODES = {"urn:scopegate:unknown-scope": "model_not_found", "about:blank": None}
+
+
 class FieldError(TypedDict):
     """What is wrong with one field; loc is the way to it."""
 
@@ -59,6 +65,21 @@ class Problem(TypedDict):
     status: int
     detail: str
     errors: NotRequired[list[FieldError]]
+
+
+class OpenAIErrorDetail(TypedDict):
+    """What went wrong; param is the way to the field that is wrong, where one is."""
+
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    code: str | None
+    param: str | None
+
+
+class OpenAIError(TypedDict):
+    """An error, as OpenAI's clients read it."""
+
+    error: OpenAIErrorDetail
 
 
 def problem(status: int, detail: str, kind: str = "about:blank") -> Problem:
@@ -111,10 +132,29 @@ def details(error: ValidationError, *prefix: str | int) -> list[dict[str, Any]]:
     ]
 
 
-def response(answer: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The problem as a response; one that passes by itself says when to come back."""
+def for_openai(answer: Problem) -> tuple[HTTPStatus, OpenAIError]:
+    """The problem in OpenAI's shape, and its status; a request that does not fit its schema is a 400 there."""
+    status = HTTPStatus(answer["status"])
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        status = HTTPStatus.BAD_REQUEST
+    code: str | None = answer["type"].removeprefix("urn:scopegate:").replace("-", "_")
+    code = "invalid_api_key" if status == HTTPStatus.UNAUTHORIZED else _OPENAI_CODES.get(answer["type"], code)
+    message, param = answer["detail"], None
+    if errors := answer.get("errors"):
+        message, param = errors[0]["msg"], ".".join(map(str, errors[0]["loc"][1:])) or None
+    kind: Literal["server_error", "invalid_request_error"] = (
+        "server_error" if status.is_server_error else "invalid_request_error"
+    )
+    return status, {"error": {"message": message, "type": kind, "code": code, "param": param}}
+
+
+def response(answer: Problem, path: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The problem as the response to a request for that path; one that passes by itself says when to come back."""
     if answer["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
         headers = {**RETRY, **(headers or {})}
+    if path.startswith(OPENAI_PREFIX):
+        status, error = for_openai(answer)
+        return Response(orjson.dumps(error), status, headers, "application/json")
     return Response(orjson.dumps(answer), answer["status"], headers, MEDIA_TYPE)
 
 
@@ -132,15 +172,15 @@ def only(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def install(app: FastAPI) -> None:
     """Makes every error of the app a problem."""
 
-    async def scopegate_error(_: Request, error: Exception) -> Response:
-        return response(of_error(cast(ScopegateError, error)))
+    async def scopegate_error(request: Request, error: Exception) -> Response:
+        return response(of_error(cast(ScopegateError, error)), request.scope["path"])
 
-    async def invalid(_: Request, error: Exception) -> Response:
-        return response(of_fields(cast(RequestValidationError, error).errors()))
+    async def invalid(request: Request, error: Exception) -> Response:
+        return response(of_fields(cast(RequestValidationError, error).errors()), request.scope["path"])
 
-    async def http_error(_: Request, error: Exception) -> Response:
+    async def http_error(request: Request, error: Exception) -> Response:
         error = cast(HTTPException, error)
-        return response(problem(error.status_code, error.detail), error.headers)
+        return response(problem(error.status_code, error.detail), request.scope["path"], error.headers)
 
     app.add_exception_handler(ScopegateError, scopegate_error)
     app.add_exception_handler(RequestValidationError, invalid)

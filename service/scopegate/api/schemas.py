@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -47,6 +47,7 @@ from scopegate.ids import new_id
 
 MAX_QUESTION = 4096
 MAX_TEXT = 20_000
+MAX_TURNS = 256
 MAX_DEPTH = 16
 # What the columns of the store hold.
 MAX_FACT_ID = 128
@@ -69,6 +70,13 @@ def _text(text: str) -> str:
     if not any(character.isprintable() and not character.isspace() for character in text):
         raise PydanticCustomError("blank", "Text may not be blank")
     return _line(text)
+
+
+def question_of(turn: str) -> str:
+    """The question that a user turn is. Raises where it is blank, too long, or has control characters."""
+    if len(turn) > MAX_QUESTION:
+        raise PydanticCustomError("too_long", f"The last user turn may have at most {MAX_QUESTION} characters")
+    return _text(turn)
 
 
 def _position(cursor: str) -> str:
@@ -200,19 +208,42 @@ _EXACTLY_ONE: JsonDict = {
 }
 
 
-class CheckRequest(Closed):
-    """A question, alone or as the last user turn of a conversation, and how to judge it."""
+class Terms(Closed):
+    """How a question is to be judged, and by what."""
 
-    model_config = ConfigDict(json_schema_extra=_EXACTLY_ONE)
-
-    question: Question | None = None
-    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=256)] | None = None
-    scope: ScopeName = "default"
     passages: Annotated[tuple[PassageIn, ...], Field(min_length=1, max_length=64)] | None = None
     policy: PolicyFields = Field(default_factory=PolicyFields)
     explain: StrictBool = False
     deadline_ms: Annotated[Number, Field(ge=1, le=60_000)] | None = None
     min_revision: Annotated[Integer, Field(ge=0, lt=2**63)] | None = None
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if self.passages is not None:
+            ids = [passage.id or f"p{n}" for n, passage in enumerate(self.passages, 1)]
+            if len(set(ids)) < len(ids):
+                raise PydanticCustomError("repeats", "Two passages have the same id")
+        return self
+
+    def check(self, question: str, scope: str, history: tuple[Turn, ...]) -> Check:
+        """The check of a question on these terms."""
+        passages = None
+        if self.passages is not None:
+            passages = tuple(
+                Passage(passage.id or f"p{n}", passage.text, passage.source, passage.confidence)
+                for n, passage in enumerate(self.passages, 1)
+            )
+        return Check(question, scope, history, passages, self.policy, self.explain, self.deadline_ms, self.min_revision)
+
+
+class CheckRequest(Terms):
+    """A question, alone or as the last user turn of a conversation, and how to judge it."""
+
+    model_config = ConfigDict(json_schema_extra=_EXACTLY_ONE)
+
+    question: Question | None = None
+    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_TURNS)] | None = None
+    scope: ScopeName = "default"
 
     @model_validator(mode="after")
     def _one_question(self) -> CheckRequest:
@@ -222,13 +253,7 @@ class CheckRequest(Closed):
             asked = next((turn.content for turn in reversed(self.messages) if turn.role == "user"), None)
             if asked is None:
                 raise PydanticCustomError("no_user_turn", "messages has no user turn, which would be the question")
-            if len(asked) > MAX_QUESTION:
-                raise PydanticCustomError("too_long", "The last user turn may have at most 4096 characters")
-            _text(asked)
-        if self.passages is not None:
-            ids = [passage.id or f"p{n}" for n, passage in enumerate(self.passages, 1)]
-            if len(set(ids)) < len(ids):
-                raise PydanticCustomError("repeats", "Two passages have the same id")
+            question_of(asked)
         return self
 
     def to_domain(self) -> Check:
@@ -242,22 +267,7 @@ class CheckRequest(Closed):
                 Turn(Speaker(turn.role), turn.content) for turn in self.messages[:last] if turn.role != "system"
             )
         assert question is not None  # noqa: S101 - _one_question saw to it
-        passages = None
-        if self.passages is not None:
-            passages = tuple(
-                Passage(passage.id or f"p{n}", passage.text, passage.source, passage.confidence)
-                for n, passage in enumerate(self.passages, 1)
-            )
-        return Check(
-            question,
-            self.scope,
-            history,
-            passages,
-            self.policy,
-            self.explain,
-            self.deadline_ms,
-            self.min_revision,
-        )
+        return self.check(question, self.scope, history)
 
 
 def _or_problem(value: Any, validate: Any) -> CheckRequest | Problem:
