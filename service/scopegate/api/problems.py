@@ -143,7 +143,7 @@ def for_openai(answer: Problem) -> tuple[HTTPStatus, OpenAIError]:
     if errors := answer.get("errors"):
         message, param = errors[0]["msg"], ".".join(map(str, errors[0]["loc"][1:])) or None
     kind: Literal["server_error", "invalid_request_error"] = (
-        "server_error" if status.is_server_error else "invalid_request_error"
+        "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     )
     return status, {"error": {"message": message, "type": kind, "code": code, "param": param}}
 

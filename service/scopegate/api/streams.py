@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
@@ -56,6 +58,35 @@ class Flow(Generic[T]):
         """Ends the generator where it is."""
         await _ended(self._task)
         self._taken.close()
+
+
+async def begun(request: Request, items: AsyncGenerator[T, None]) -> tuple[T | None, Flow[T]]:
+    """The first item, None where there is none, and the flow of the others.
+
+    Raises what the generator raises before its first item; ClientDisconnect where the client goes away before.
+    """
+    flow = Flow(items)
+    try:
+        return await unless_gone(request, flow.next()), flow
+    except BaseException:
+        await flow.close()
+        raise
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; the flow that they are made of ends with the response, however that ends."""
+
+    def __init__(self, events: AsyncIterator[bytes], flow: Flow[Any]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._flow = flow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._flow.close()
 
 
 async def _run(items: AsyncGenerator[T, None], given: MemoryObjectSendStream[T]) -> None:
