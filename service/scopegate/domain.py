@@ -294,6 +294,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer's text, as it comes; all of them together are the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Added:
     """What adding facts did: ids holds one id for each fact given, in order, whether new or known."""
 

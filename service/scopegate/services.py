@@ -4,35 +4,51 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from scopegate.answering.answerer import Answerer
-from scopegate.gate.gate import ProbeGate
+from scopegate.domain import Invalid
+from scopegate.gate.condense import Condenser
+from scopegate.gate.gate import Gate, Probe, ProbeGate
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.gate.hard import HardGate
 from scopegate.gate.policy import default_policy
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.retrieval import Retriever
+from scopegate.gate.sentence_pair import SentencePairProbe
+from scopegate.gate.slots import SlotProbe
+from scopegate.gate.soft import FastSoftGate, SoftGate
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.encoder import load_encoder
 from scopegate.knowledge import Knowledge
+from scopegate.llm.roles import Llms
+from scopegate.probe_file import Kind, ProbeFile
 from scopegate.settings import Settings, models_dir
 
 
 class Services:
     """Everything that answers questions, built from the settings.
 
-    Raises Invalid where a setting names a model that is not there.
+    llms: None where no LLM is set. Raises Invalid where a setting names a model that is not there.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
         self.knowledge = Knowledge(settings, self.embedder)
-        probe = FeatureProbe.load(settings.probe or models_dir() / "feature-probe" / "probe.json")
-        gates = (HardGate(), ProbeGate(probe))
+        file = _probe_file(settings.probe)
+        self.llms = Llms.from_settings(settings, file)
+        probe = self._probe(file)
+        gates: list[Gate] = [HardGate(), ProbeGate(probe)]
+        condenser = None
+        if self.llms is not None:
+            judge = self.llms.judge
+            gates.append(FastSoftGate(judge) if settings.llm_judging == "fast" else SoftGate(judge))
+            condenser = Condenser(judge)
         defaults = default_policy(settings, (gate.name for gate in gates), probe.threshold)
-        retriever = Retriever(self.embedder, settings)
-        self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, settings.deadline_ms)
+        retriever = Retriever(self.embedder, settings, condenser)
+        deadline_ms = settings.deadline_ms if self.llms is None else settings.llm_deadline_ms
+        self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, deadline_ms)
         self.answerer = Answerer(self.gatekeeper)
 
     @asynccontextmanager
@@ -42,8 +58,36 @@ class Services:
         Raises Invalid where the data directory cannot be made.
         """
         try:
+            if self.llms is not None:
+                self.llms.start()
             await self.knowledge.start(follow)
             yield
         finally:
             await self.knowledge.stop()
             await self.embedder.stop()
+            if self.llms is not None:
+                await self.llms.stop()
+
+    def not_ready(self) -> list[str]:
+        """What is missing before questions can be answered, in words; nothing once all is there."""
+        return [*self.knowledge.not_ready(), *(self.llms.not_ready() if self.llms else ())]
+
+    def _probe(self, file: ProbeFile | None) -> Probe:
+        """The probe that the settings name: of features, of sentence embeddings, of an LLM's hidden states."""
+        if file is None:
+            return FeatureProbe.load(self.settings.probe or models_dir() / "feature-probe" / "probe.json")
+        if file.description.kind is Kind.SENTENCE_PAIR:
+            return SentencePairProbe(file, self.embedder)
+        if self.llms is None:
+            raise Invalid(f"{file.path.name} reads an LLM's hidden states, and no LLM is set (SCOPEGATE_LLM_URL)")
+        return SlotProbe(file, self.llms.answerer)
+
+
+def _probe_file(path: Path | None) -> ProbeFile | None:
+    """None where the setting names a feature probe, or nothing. Raises Invalid where it is no probe."""
+    if path is None or path.suffix != ".safetensors":
+        return None
+    try:
+        return ProbeFile.read(path)
+    except ValueError as error:
+        raise Invalid(str(error)) from error

@@ -139,7 +139,7 @@ def test_two_apps_count_apart(client: TestClient, open_app: Callable[..., TestCl
 
 def test_alive_and_ready(client: TestClient) -> None:
     assert client.get("/livez").json() == {"status": "alive"}
-    assert client.get("/readyz").json() == {"status": "ready"}
+    assert client.get("/readyz").json() == {"status": "ready", "llms": []}
 
 
 def test_not_ready_while_the_index_loads(

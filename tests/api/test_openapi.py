@@ -63,6 +63,7 @@ def test_examples_are_accepted(client: TestClient, document: dict[str, Any]) -> 
         ("/scopes", "Page_ScopeBody_"),
         ("/scopes/examples/facts", "Page_Fact_"),
         ("/livez", "Health"),
+        ("/readyz", "Readiness"),
         ("/nowhere", "Problem"),
     ]
     for path, received in listed:

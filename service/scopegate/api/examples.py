@@ -109,6 +109,21 @@ _SCOPE = {
     "updated_at": _TIME,
 }
 
+_LLM: Mapping[str, Any] = {
+    "roles": ["answerer", "judge", "generator"],
+    "model": "mistral-small",
+    "capabilities": {
+        "json_schema": True,
+        "token_logprobs": True,
+        "top_logprobs": True,
+        "prefill": True,
+        "several": True,
+        "label_ids": True,
+        "probe": True,
+        "probe_fault": None,
+    },
+}
+
 EXAMPLES: Mapping[str, Any] = {
     "Added": {"added": 1, "duplicates": 0, "ids": [_FACT_ID], "revision": 3},
     "Answer": {
@@ -134,7 +149,8 @@ EXAMPLES: Mapping[str, Any] = {
     "FactsRequest": {"facts": [_NEW_FACT]},
     "FieldError": _PROBLEM["errors"][0],  # type: ignore[index]
     "GateResult": _HARD,
-    "Health": {"status": "ready"},
+    "Health": {"status": "alive"},
+    "Readiness": {"status": "ready", "llms": [_LLM]},
     "Message": {"role": "user", "content": "Which pier does the ferry to Harwick leave from?"},
     "Page_Fact_": {"items": [_FACT], "next_cursor": None},
     "Page_ScopeBody_": {"items": [_SCOPE], "next_cursor": None},

@@ -15,7 +15,7 @@ from scopegate.api import problems
 from scopegate.api.keys import Role
 from scopegate.api.parts import Allow, Given
 from scopegate.api.replies import reply
-from scopegate.api.schemas import Health
+from scopegate.api.schemas import Health, Readiness
 
 router = APIRouter(tags=["operation"])
 _SWAGGER_UI = Path(fastapi_offline.__file__).parent / "static"
@@ -28,13 +28,14 @@ async def livez() -> Response:
     return reply(Health(status="alive"))
 
 
-@router.get("/readyz", response_model=Health, responses=problems.only(503))
+@router.get("/readyz", response_model=Readiness, responses=problems.only(503))
 async def readyz(request: Request, parts: Given) -> Response:
     """Whether it can answer; where not, the problem's detail names what is missing."""
-    missing = parts.services.knowledge.not_ready()
+    missing = parts.services.not_ready()
     if missing:
         return problems.response(problems.problem(503, "; ".join(missing), "not-ready"), request.scope["path"])
-    return reply(Health(status="ready"))
+    llms = parts.services.llms
+    return reply(Readiness(status="ready", llms=llms.status() if llms else []))
 
 
 @router.get("/metrics", dependencies=_any_key, include_in_schema=False)

@@ -60,7 +60,8 @@ _LINE = r"^[^\x00-\x08\x0e-\x1f]*$"
 _TEXT = r"^[^\x00-\x08\x0e-\x1f]*[^\s\x00-\x1f\x7f-\xa0][^\x00-\x08\x0e-\x1f]*$"
 
 
-def _line(text: str) -> str:
+def line(text: str) -> str:
+    """The text itself. Raises where it has control characters."""
     if _CONTROL.search(text):
         raise PydanticCustomError("control_character", "Text may not have control characters but tabs and line ends")
     return text
@@ -69,7 +70,7 @@ def _line(text: str) -> str:
 def _text(text: str) -> str:
     if not any(character.isprintable() and not character.isspace() for character in text):
         raise PydanticCustomError("blank", "Text may not be blank")
-    return _line(text)
+    return line(text)
 
 
 def question_of(turn: str) -> str:
@@ -103,14 +104,14 @@ def _check_json(value: Any, depth: int) -> None:
         raise PydanticCustomError("depth", "Metadata may not be nested more than 16 deep")
     match value:
         case str():
-            _line(value)
+            line(value)
         case float() if not math.isfinite(value):
             raise PydanticCustomError("finite_number", "Numbers must be finite")
         case int() if not -(2**63) <= value < 2**63:
             raise PydanticCustomError("int_range", "Integers must fit 64 bits")
         case dict():
             for name, item in value.items():
-                _line(name)
+                line(name)
                 _check_json(item, depth + 1)
         case list():
             for item in value:
@@ -120,7 +121,7 @@ def _check_json(value: Any, depth: int) -> None:
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Integer = Annotated[int, Strict()]
 Confidence = Annotated[Number, Field(gt=0, le=1)]
-Line = Annotated[str, AfterValidator(_line), Field(max_length=1024, json_schema_extra={"pattern": _LINE})]
+Line = Annotated[str, AfterValidator(line), Field(max_length=1024, json_schema_extra={"pattern": _LINE})]
 Text = Annotated[
     str, AfterValidator(_text), Field(min_length=1, max_length=MAX_TEXT, json_schema_extra={"pattern": _TEXT})
 ]
@@ -179,7 +180,7 @@ class Message(Closed):
     """A turn of a conversation."""
 
     role: Literal["system", "user", "assistant"]
-    content: Annotated[str, AfterValidator(_line), Field(max_length=MAX_TEXT, json_schema_extra={"pattern": _LINE})]
+    content: Annotated[str, AfterValidator(line), Field(max_length=MAX_TEXT, json_schema_extra={"pattern": _LINE})]
 
 
 _EXACTLY_ONE: JsonDict = {
@@ -268,6 +269,12 @@ class CheckRequest(Terms):
             )
         assert question is not None  # noqa: S101 - _one_question saw to it
         return self.check(question, self.scope, history)
+
+
+class AnswerRequest(CheckRequest):
+    """A question to be answered. stream: as server-sent events, the answer's text as it comes."""
+
+    stream: StrictBool = False
 
 
 def _or_problem(value: Any, validate: Any) -> CheckRequest | Problem:
@@ -398,9 +405,16 @@ class ScopeChange(Closed):
 
 
 class Health(TypedDict):
-    """Whether the process runs, or can answer."""
+    """Whether the process runs."""
 
-    status: Literal["alive", "ready"]
+    status: Literal["alive"]
+
+
+class Readiness(TypedDict):
+    """That questions can be answered. llms: each one's roles, model, and what its server was found to do."""
+
+    status: Literal["ready"]
+    llms: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
