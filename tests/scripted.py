@@ -138,7 +138,8 @@ class ScriptedLlm:
     """The server, running while the context lasts; its knobs may be turned meanwhile.
 
     script: asked for every completion but those that find out the server's capabilities; these get `greeting`.
-    json_schema, token_logprobs, top_logprobs, prefill, tokenize: whether it can do that; without, it ignores it.
+    json_schema, token_logprobs, top_logprobs, several, prefill, tokenize: whether it can do that; else it ignores it.
+    asked, greeted, turned_away: the completions so far; those for its capabilities; those with a wrong key.
     probe, logit: answers for the probe's slots as the engine's plugin does; logit takes all the prompt's text.
     masked: the slots are masked, as they are wherever a schema is decoded. key: refuses others with 401.
     A script that raises is raised again where the context ends.
@@ -152,20 +153,26 @@ class ScriptedLlm:
         logit: Callable[[str], float] = lambda _: 0.0,
         key: str | None = None,
     ) -> None:
-        self.script = script
-        self.greeting: Script = always("Hello there.")
-        self.asked: list[Asked] = []
-        self.greeted: list[Asked] = []
-        self.json_schema = self.token_logprobs = self.top_logprobs = self.prefill = self.tokenize = True
-        self.masked = False
         self._probe = probe
         self._logit = logit
         self._key = key
         self._words: list[str] = []
         self._port = 0
-        self._broken: Exception | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
+        self.begin_again(script)
+
+    def begin_again(self, script: Script = always(Said())) -> None:  # noqa: B008 - frozen
+        """All knobs as they were, nothing asked so far."""
+        self.script = script
+        self.greeting: Script = always("Hello there.")
+        self.asked: list[Asked] = []
+        self.greeted: list[Asked] = []
+        self.turned_away: list[Asked] = []
+        self.json_schema = self.token_logprobs = self.top_logprobs = True
+        self.several = self.prefill = self.tokenize = True
+        self.masked = False
+        self._broken: Exception | None = None
 
     @property
     def url(self) -> str:
@@ -182,7 +189,8 @@ class ScriptedLlm:
 
     def come_back(self) -> None:
         """Listens, on the same port as before."""
-        listening = socket.socket()
+        # asyncio turns off Nagle's waits only where the protocol is named.
+        listening = socket.socket(proto=socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", self._port))
         self._port = listening.getsockname()[1]
@@ -215,6 +223,7 @@ class ScriptedLlm:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         wire = _Wire(send)
         if self._key is not None and headers.get("authorization") != f"Bearer {self._key}":
+            self.turned_away.append(Asked(orjson.loads(body or b"{}"), headers))
             return await wire.whole(401, {"error": {"message": f"{headers.get('authorization')} is no key"}})
         if scope["path"] == "/v1/models":
             return await wire.whole(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
@@ -325,7 +334,7 @@ class ScriptedLlm:
         if not said.choices:
             return []
         given = [said.text] if isinstance(said.text, str) else list(said.text)
-        texts = [given[min(index, len(given) - 1)] for index in range(asked.body.get("n") or 1)]
+        texts = [given[min(index, len(given) - 1)] for index in range(asked.body.get("n") or 1 if self.several else 1)]
         if self.json_schema and asked.schema is not None:
             texts = [held_to(asked.schema, text) for text in texts]
         most = asked.body.get("max_completion_tokens") or asked.body.get("max_tokens")

@@ -123,7 +123,7 @@ class Server:
 
 async def _mark_what_passes(response: httpx2.Response) -> None:
     """Tells the openai library what to try again; by itself it would also try 408, 409 and every 5xx."""
-    if not response.is_error:
+    if response.is_success:
         return
     passes = response.status_code in _PASSING and _seconds(response.headers.get("retry-after")) <= _PATIENCE_S
     response.headers["x-should-retry"] = "true" if passes else "false"
