@@ -70,6 +70,14 @@ def load_prompt(name: str, **bound: str) -> Prompt:
     return _read(prompts_dir(), name, bound)
 
 
+def prompt_at(path: str) -> Prompt:
+    """The prompt that an id names before its version, as answer_text/basic. Raises Invalid where there is none."""
+    name, *values = path.split("/")
+    _, choices, _ = _parts(prompts_dir(), name)
+    chosen = sorted(variable for variable, allowed in choices.items() if allowed)
+    return load_prompt(name, **dict(zip(chosen, values, strict=False)))
+
+
 def _read(folder: Path, name: str, bound: Mapping[str, str]) -> Prompt:
     environment = Environment(  # noqa: S701 - prompts are no HTML; `data` escapes what must be
         loader=FileSystemLoader(folder, encoding="utf-8"),
@@ -79,14 +87,7 @@ def _read(folder: Path, name: str, bound: Mapping[str, str]) -> Prompt:
         keep_trailing_newline=True,
     )
     environment.filters["data"] = data
-    try:
-        header, _, body = (folder / f"{name}.txt").read_text("utf-8").partition("\n---\n")
-    except OSError as error:
-        raise Invalid(f"there is no prompt {name!r}") from error
-    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in header.splitlines())}
-    if said.keys() != _FIELDS or said["name"] != name:
-        raise Invalid(f"the prompt {name!r} needs a header with its own name and {', '.join(sorted(_FIELDS))}")
-    choices = dict(variable.strip().partition("=")[::2] for variable in said["variables"].split(","))
+    said, choices, body = _parts(folder, name)
     if choices.keys() != meta.find_undeclared_variables(environment.parse(body)):
         raise Invalid(f"the prompt {name!r} does not use the variables that its header lists")
     for variable, allowed in choices.items():
@@ -107,3 +108,16 @@ def _read(folder: Path, name: str, bound: Mapping[str, str]) -> Prompt:
             (Speaker(role), environment.from_string(text)) for role, text in zip(pieces[::2], pieces[1::2], strict=True)
         ),
     )
+
+
+def _parts(folder: Path, name: str) -> tuple[Mapping[str, str], Mapping[str, str], str]:
+    """A file's header, its variables with what they may be bound to ("" for what is not bound), and its body."""
+    try:
+        header, _, body = (folder / f"{name}.txt").read_text("utf-8").partition("\n---\n")
+    except OSError as error:
+        raise Invalid(f"there is no prompt {name!r}") from error
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in header.splitlines())}
+    if said.keys() != _FIELDS or said["name"] != name:
+        raise Invalid(f"the prompt {name!r} needs a header with its own name and {', '.join(sorted(_FIELDS))}")
+    choices = dict(variable.strip().partition("=")[::2] for variable in said["variables"].split(","))
+    return said, choices, body

@@ -59,7 +59,9 @@ class SlotProbe:
             return 0.0
         token = None if self._file.description.position is Position.LAST_PROMPT_TOKEN else self._file.description.token
         if token is not None and self._llm.capabilities is not None and not self._llm.capabilities.prefill:
-            raise GateBroken("the probe reads a token after the prompt, and the LLM server cannot begin a reply with it")
+            raise GateBroken(
+                "the probe reads a token after the prompt, and the LLM server cannot begin a reply with it"
+            )
         ask = Ask(turns(self._prompt, case), max_tokens=1, token_ids=self.slots, prefill=token)
         return self.probability((await self._llm.complete(ask)).first)
 

@@ -1,0 +1,47 @@
+"""Citations in an answer's text: [2], or [1, 3]."""
+
+from __future__ import annotations
+
+import re
+
+from scopegate.prompts import plain
+
+_CITATION = re.compile(r"\[[ ]*[0-9]+(?:[ ]*[,;][ ]*[0-9]+)*[ ]*\]")
+_BEGUN = re.compile(r"\[[0-9,; ]*")
+_ENTITY_BEGUN = re.compile(r"&[a-z#0-9]{0,4}")
+# Nothing that a terminal or a browser would obey; tabs and newlines are text.
+_CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(13, 32), *range(127, 160)])
+
+
+def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, ...]]:
+    """The text as it may be shown, and the passages that it cites, 1 to `passages`, in order of first citation.
+
+    In the text shown, [n] is the n-th of those: citations are renumbered, and what they name beyond the passages is
+    left out. What the prompt escaped is plain again. complete: whether the text is all there; if not, an end that may yet become a citation is kept back, so
+    that what is shown of a longer text always begins with what was shown of a shorter one.
+    """
+    text = plain(text) if complete else _settled(text)
+    order: list[int] = []
+    shown = ""
+    end = 0
+    for found in _CITATION.finditer(text):
+        labels = [int(label) for label in re.findall(r"[0-9]+", found.group())]
+        known = [label for label in dict.fromkeys(labels) if 1 <= label <= passages]
+        order += [label for label in known if label not in order]
+        before = text[end : found.start()]
+        marks = "[" + ", ".join(str(order.index(label) + 1) for label in known) + "]"
+        shown += before + marks if known else before.rstrip()
+        end = found.end()
+    shown += text[end:]
+    return shown.translate(_CONTROLS).strip(), tuple(order)
+
+
+def _settled(text: str) -> str:
+    entity = text.rfind("&")
+    if entity >= 0 and _ENTITY_BEGUN.fullmatch(text, entity):
+        text = text[:entity]
+    text = plain(text)
+    opening = text.rfind("[")
+    if opening >= 0 and _BEGUN.fullmatch(text, opening):
+        text = text[:opening]
+    return text.rstrip()
