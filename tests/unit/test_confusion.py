@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from scopegate.domain import Confusion, ConfusionType, Span
-from scopegate.gate.confusion import confusion, refusal_sentence
+from scopegate.gate.confusion import confusion, located, one_line, refusal_sentence
 from scopegate.words import WordCounts
 from tests.unit.evidence import said
 
@@ -125,7 +125,78 @@ def at(*texts: str) -> tuple[Span, ...]:
             Confusion(ConfusionType.AMBIGUOUS, at("the company")),
             "I cannot tell what “the company” refers to. Which one do you mean?",
         ),
+        (
+            Confusion(ConfusionType.AMBIGUOUS, at("it", "the team")),
+            "I cannot tell what “it” or “the team” refers to. Which one do you mean?",
+        ),
+        (
+            Confusion(ConfusionType.AMBIGUOUS, ()),
+            "I cannot tell what exactly the question refers to. What do you mean?",
+        ),
+        (
+            Confusion(ConfusionType.NOT_MENTIONED, at("the harbour")),
+            "I cannot answer this: what I know says nothing about “the harbour” in this connection.",
+        ),
+        (
+            Confusion(ConfusionType.NOT_MENTIONED, at("Is")),
+            "What I know about this does not say whether it is so.",
+        ),
+        (
+            Confusion(ConfusionType.NOT_MENTIONED, at("🦉")),
+            "I cannot answer this: what I know says nothing about “🦉” in this connection.",
+        ),
+        (
+            Confusion(ConfusionType.NOT_MENTIONED, at("word " * 30)),
+            "What I know does not answer this question.",
+        ),
+        (
+            Confusion(ConfusionType.FALSE_PREMISE, at("built in 1920"), "The lighthouse was built in 1887."),
+            "The question takes something for granted that is not so, as far as I know: "
+            "The lighthouse was built in 1887.",
+        ),
+        (
+            Confusion(ConfusionType.FALSE_PREMISE, at("built in 1920", "the keeper")),
+            "The question takes “built in 1920” and “the keeper” for granted, and what I know does not support that.",
+        ),
+        (
+            Confusion(ConfusionType.FALSE_PREMISE, ()),
+            "The question takes something for granted that what I know does not support.",
+        ),
     ],
 )
 def test_refusal_sentence(found: Confusion, sentence: str) -> None:
     assert refusal_sentence(found) == sentence
+
+
+@pytest.mark.parametrize(
+    ("phrases", "question", "spans"),
+    [
+        (["bell", "tower"], "Does the tower have a bell?", [(9, 14), (22, 26)]),
+        (["THE  tower"], "Does the\ntower lean?", [(5, 14)]),
+        (["it"], "Who sails with it?", [(15, 17)]),
+        (["it", "with it"], "Who sails with it?", [(15, 17)]),
+        (["a+b", "(c)"], "Is a+b more than (c)?", [(3, 6), (17, 20)]),
+        (["首都"], "中国の首都はどこですか", [(3, 5)]),
+        (["𝄞"], "🦉 𝄞 who?", [(2, 3)]),
+        (["lighthouse", "", " "], "Who sails?", []),
+    ],
+)
+def test_phrases_are_located(phrases: list[str], question: str, spans: list[tuple[int, int]]) -> None:
+    found = located(phrases, question)
+    assert [(span.start, span.end) for span in found] == spans
+    assert [span.text for span in found] == [question[start:end] for start, end in spans]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("It was\r\nbuilt\tin 1887.\x00", "It was built in 1887."),
+        ("\x1b[2J\u202egnihton\u2066", "[2J gnihton"),
+        ("می\u200cشود", "می\u200cشود"),
+        ("x" * 301, "x" * 299 + "…"),
+        ("x" * 300, "x" * 300),
+        ("\n \t", ""),
+    ],
+)
+def test_text_of_an_llm_is_shown_as_one_bounded_line(text: str, shown: str) -> None:
+    assert one_line(text) == shown
