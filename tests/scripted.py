@@ -118,6 +118,8 @@ def smallest(schema: Mapping[str, Any]) -> Any:
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][0]
+    if "anyOf" in schema:
+        return smallest(schema["anyOf"][0])
     kind = schema.get("type")
     if kind == "object":
         return {name: smallest(each) for name, each in schema.get("properties", {}).items()}
@@ -258,11 +260,11 @@ class ScriptedLlm:
     async def _speak(self, asked: Asked, said: Said, wire: _Wire) -> None:
         await _sleep(said.after_s)
         body = asked.body
-        if self.prefill and body.get("continue_final_message") and body.get("add_generation_prompt"):
-            return await wire.whole(400, {"error": {"message": "Cannot set both, the one or the other."}})
         if said.body is not None or said.status != 200:
             refused = {"error": {"message": "The scripted LLM was told to fail.", "code": said.status}}
             return await wire.whole(said.status, said.body if said.body is not None else refused, said.headers)
+        if self.prefill and body.get("continue_final_message") and body.get("add_generation_prompt"):
+            return await wire.whole(400, {"error": {"message": "Cannot set both, the one or the other."}})
         texts = self._texts(asked, said)
         prompt = sum(len(pieces(str(turn["content"]))) for turn in body["messages"])
         usage: dict[str, Any] = {
