@@ -16,9 +16,9 @@ _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(13, 32), *range(127, 160)])
 def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, ...]]:
     """The text as it may be shown, and the passages that it cites, 1 to `passages`, in order of first citation.
 
-    In the text shown, [n] is the n-th of those: citations are renumbered, and what they name beyond the passages is
-    left out. What the prompt escaped is plain again. complete: whether the text is all there; if not, an end that may yet become a citation is kept back, so
-    that what is shown of a longer text always begins with what was shown of a shorter one.
+    In the text shown, [n] is the n-th of those: citations are renumbered, what they name beyond the passages is left
+    out, and what the prompt escaped is plain again. complete: whether the text is all there; if not, an end that may
+    yet become a citation is kept back, so that what is shown of a longer text begins with what was shown of a shorter.
     """
     text = plain(text) if complete else _settled(text)
     order: list[int] = []

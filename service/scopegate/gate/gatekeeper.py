@@ -95,16 +95,18 @@ class Gatekeeper:
         """Whether the question may be answered, what each gate saw, and the case.
 
         end: see end_of. instead: gates that take the place of the usual ones, where an answer under way carries their
-        judgement. Raises UnknownScope; Conflict where another embedder made the scope's vectors; Invalid where the
-        passages hold too many sentences or a gate asked for is not available; Overloaded, whatever on_error says, since
-        trying again helps; Unavailable where the scope is loading, min_revision is not reached in time, or a gate fails
-        under on_error 'fail' before any has refused.
+        judgement; its own soft word is heard though the policy does not ask for a soft gate.
+        Raises UnknownScope; Conflict where another embedder made the scope's vectors; Invalid where the passages hold
+        too many sentences or a gate asked for is not available; Overloaded, whatever on_error says, since trying again
+        helps; Unavailable where the scope is loading, min_revision is not reached in time, or a gate fails under
+        on_error 'fail' before any has refused.
         """
         self.require(check.overrides)
         view = await self._view(check, end)
         policy = overridden(self.policy(view.scope), check.overrides)
         hearing = _Hearing(check, policy, self._gates | dict(instead or {}), view, end)
-        for name in policy.gates:
+        own_word = [GateName.SOFT] if instead and GateName.SOFT in instead else []
+        for name in dict.fromkeys([*policy.gates, *own_word]):
             if hearing.refused_by is not None and not check.explain:
                 threshold = self._threshold(name, hearing)
                 hearing.results.append(GateResult(name, None, None, threshold, GateStatus.SKIPPED, 0.0))
