@@ -42,6 +42,9 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(level, logging.INFO), force=True)
+    # They write a line, with the LLM's URL, for every request.
+    for chatty in ("httpx2", "openai"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def _json(event: MutableMapping[str, Any], default: Any) -> str:

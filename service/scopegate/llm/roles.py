@@ -41,10 +41,11 @@ class Llms:
     @classmethod
     def from_settings(cls, settings: Settings, probe: ProbeFile | None) -> Llms | None:
         """None without a URL. Raises Invalid where a role is set without it, or a URL is none."""
-        if settings.llm_url is not None:
+        if settings.llm_url:
             return cls(settings, settings.llm_url, probe)
-        if alone := [name for name in settings.model_fields_set if name.startswith(("llm_judge_", "llm_generator_"))]:
-            raise Invalid(f"SCOPEGATE_{alone[0].upper()} needs SCOPEGATE_LLM_URL")
+        for name in sorted(settings.model_fields_set):
+            if name.startswith(("llm_judge_", "llm_generator_")) and getattr(settings, name):
+                raise Invalid(f"SCOPEGATE_{name.upper()} needs SCOPEGATE_LLM_URL")
         return None
 
     def start(self) -> None:
@@ -82,7 +83,7 @@ class Llms:
         """What is not said is the answerer's, but its key goes to no other server."""
         settings = self._settings
         at = _checked(url or self._url)
-        if key is None and at == _checked(self._url):
+        if not key and at == _checked(self._url):
             key = settings.llm_api_key
         identity = (at, model or settings.llm_model, key.get_secret_value() if key else None)
         self._roles.setdefault(identity, []).append(role)
