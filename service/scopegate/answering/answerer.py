@@ -6,14 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from scopegate.answering.carried import FirstToken, OwnWord
 from scopegate.answering.draft import Draft, Spent
 from scopegate.answering.extractive import extract
 from scopegate.answering.shapes import Json, Lines, Shape
-from scopegate.domain import Answer, Check, Decision, GateName, GateStatus, Unavailable, Verdict
+from scopegate.domain import Answer, Check, Decision, Delta, GateName, GateStatus, Unavailable, Verdict
 from scopegate.gate.confusion import refusal_sentence
 from scopegate.gate.gate import Gate, Probe
 from scopegate.gate.gatekeeper import Gatekeeper, Judged
@@ -25,13 +24,6 @@ from scopegate.llm.roles import Llms
 from scopegate.settings import Settings
 
 MODEL = "extractive"
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A piece of an answer's text; all of them together are the answer."""
-
-    text: str
 
 
 class Generation:
