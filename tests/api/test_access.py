@@ -14,6 +14,7 @@ from scopegate.settings import Settings
 
 KEYS = "check:asker,write:writer,admin:chief"
 RANK = {None: 0, "wrong": 0, "asker": 1, "writer": 2, "chief": 3}
+CHAT = {"model": "scopegate/default", "messages": [{"role": "user", "content": "When?"}]}
 FACT = {"facts": [{"id": "f", "text": "The gate opens at six."}]}
 
 # Every route, and the rank of the key it needs.
@@ -26,6 +27,8 @@ ROUTES = [
     ("POST", "/check", {"question": "When?"}, 1),
     ("POST", "/check/batch", {"items": [{"question": "When?"}]}, 1),
     ("POST", "/answer", {"question": "When?"}, 1),
+    ("POST", "/v1/chat/completions", CHAT, 1),
+    ("GET", "/v1/models", None, 1),
     ("GET", "/scopes", None, 2),
     ("GET", "/scopes/default", None, 2),
     ("POST", "/scopes/default/facts", FACT, 2),
@@ -63,7 +66,8 @@ def test_roles(closed: TestClient, method: str, path: str, body: object, needed:
     else:
         assert answer.status_code == 403
     if not answer.is_success:
-        assert answer.headers["content-type"] == "application/problem+json"
+        kind = "application/json" if path.startswith("/v1/") else "application/problem+json"
+        assert answer.headers["content-type"] == kind
         assert not key or key not in answer.text
 
 

@@ -40,7 +40,8 @@ def test_every_operation_is_documented(document: dict[str, Any]) -> None:
             assert ("requestBody" in operation) == (method in {"post", "put", "patch"}), (method, path)
             for status, response in operation["responses"].items():
                 if int(status) >= 400:
-                    assert list(response["content"]) == ["application/problem+json"], (method, path, status)
+                    kind = "application/json" if path.startswith("/v1/") else "application/problem+json"
+                    assert list(response["content"]) == [kind], (method, path, status)
                 elif status != "204":
                     assert response["content"], (method, path, status)
 
@@ -51,6 +52,7 @@ def test_examples_are_accepted(client: TestClient, document: dict[str, Any]) -> 
         ("POST", "/check", "CheckRequest", "Verdict"),
         ("POST", "/check/batch", "BatchRequest", "BatchResult"),
         ("POST", "/answer", "CheckRequest", "Answer"),
+        ("POST", "/v1/chat/completions", "ChatRequest", "ChatCompletion"),
         ("PUT", "/scopes/examples", "ScopeChange", "ScopeBody"),
         ("POST", "/scopes/examples/facts", "FactsRequest", "Added"),
         ("POST", "/scopes/examples/documents", "DocumentsRequest", "Split"),
@@ -65,6 +67,8 @@ def test_examples_are_accepted(client: TestClient, document: dict[str, Any]) -> 
         ("/livez", "Health"),
         ("/readyz", "Readiness"),
         ("/nowhere", "Problem"),
+        ("/v1/models", "ModelList"),
+        ("/v1/nowhere", "OpenAIError"),
     ]
     for path, received in listed:
         conforms(document, received, client.get(path).json())

@@ -123,23 +123,56 @@ _LLM: Mapping[str, Any] = {
         "probe_fault": None,
     },
 }
+_ANSWER = {
+    "id": "01KB3YS0A2C4E6G8J0M2P4R6T8",
+    "decision": "ANSWER",
+    "answer": _TEXT,
+    "reason": "The sentence names the pier of the ferry to Harwick.",
+    "refusal": None,
+    "evidence": [_EVIDENCE],
+    "verdict": _VERDICT,
+    "model": "extractive",
+}
+_QUESTION_TURN = {"role": "user", "content": "Which pier does the ferry to Harwick leave from?"}
+_TOKENS = {"prompt_tokens": 420, "completion_tokens": 31, "total_tokens": 451}
+_ASSISTANT = {"role": "assistant", "content": _TEXT, "refusal": None}
+_CHOICE = {"index": 0, "message": _ASSISTANT, "logprobs": None, "finish_reason": "stop"}
+_MODEL = {"id": "scopegate/default", "created": 1795167000, "object": "model", "owned_by": "scopegate"}
+_OPENAI_ERROR = {
+    "message": "there is no scope 'norwich'",
+    "type": "invalid_request_error",
+    "code": "model_not_found",
+    "param": None,
+}
 
 EXAMPLES: Mapping[str, Any] = {
     "Added": {"added": 1, "duplicates": 0, "ids": [_FACT_ID], "revision": 3},
-    "Answer": {
-        "id": "01KB3YS0A2C4E6G8J0M2P4R6T8",
-        "decision": "ANSWER",
-        "answer": _TEXT,
-        "reason": "The sentence names the pier of the ferry to Harwick.",
-        "refusal": None,
-        "evidence": [_EVIDENCE],
-        "verdict": _VERDICT,
-        "model": "extractive",
-    },
+    "Answer": _ANSWER,
+    "AssistantMessage": _ASSISTANT,
     "BatchRequest": {"items": [_CHECK]},
     "BatchResult": {"results": [_VERDICT, _PROBLEM]},
+    "ChatCompletion": {
+        "id": "chatcmpl-01KB3YT0A2C4E6G8J0M2P4R6T8",
+        "object": "chat.completion",
+        "created": 1795167000,
+        "model": "scopegate/default",
+        "system_fingerprint": "scopegate-0.1.0",
+        "choices": [_CHOICE],
+        "usage": _TOKENS,
+        "scopegate": _ANSWER,
+    },
+    "ChatMessage": _QUESTION_TURN,
+    "ChatRequest": {
+        "model": "scopegate/default",
+        "messages": [_QUESTION_TURN],
+        "temperature": 0.2,
+        "scopegate": {"policy": {"k": 4}},
+    },
+    "AnswerRequest": _CHECK,
     "CheckRequest": _CHECK,
+    "Choice": _CHOICE,
     "Confusion": _CONFUSION,
+    "ContentPart": {"type": "text", "text": "Which pier does the ferry to Harwick leave from?"},
     "DocumentIn": _DOCUMENT,
     "DocumentsRequest": {"documents": [_DOCUMENT]},
     "Evidence": _EVIDENCE,
@@ -151,7 +184,11 @@ EXAMPLES: Mapping[str, Any] = {
     "GateResult": _HARD,
     "Health": {"status": "alive"},
     "Readiness": {"status": "ready", "llms": [_LLM]},
-    "Message": {"role": "user", "content": "Which pier does the ferry to Harwick leave from?"},
+    "Message": _QUESTION_TURN,
+    "ModelCard": _MODEL,
+    "ModelList": {"object": "list", "data": [_MODEL]},
+    "OpenAIError": {"error": _OPENAI_ERROR},
+    "OpenAIErrorDetail": _OPENAI_ERROR,
     "Page_Fact_": {"items": [_FACT], "next_cursor": None},
     "Page_ScopeBody_": {"items": [_SCOPE], "next_cursor": None},
     "PassageIn": _PASSAGE,
@@ -171,5 +208,8 @@ EXAMPLES: Mapping[str, Any] = {
         "ids": [_FACT_ID, "01KB3YQ4Z9A1B2C3D4E5F6G7H8"],
         "revision": 4,
     },
+    "StreamOptions": {"include_usage": True},
+    "Terms": {"policy": {"k": 4}, "deadline_ms": 2000},
+    "TokenUsage": _TOKENS,
     "Verdict": _VERDICT,
 }

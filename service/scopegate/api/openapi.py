@@ -9,8 +9,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
 from scopegate.api.examples import EXAMPLES
-from scopegate.api.problems import Problem
+from scopegate.api.openai_schemas import ChatRequest
+from scopegate.api.problems import OpenAIError, Problem
 from scopegate.api.schemas import (
+    AnswerRequest,
     BatchRequest,
     CheckRequest,
     DocumentsRequest,
@@ -20,7 +22,19 @@ from scopegate.api.schemas import (
     ScopeChange,
 )
 
-_OURS = (CheckRequest, BatchRequest, FactIn, FactsRequest, FactChange, DocumentsRequest, ScopeChange, Problem)
+_OURS = (
+    AnswerRequest,
+    CheckRequest,
+    BatchRequest,
+    FactIn,
+    FactsRequest,
+    FactChange,
+    DocumentsRequest,
+    ScopeChange,
+    ChatRequest,
+    Problem,
+    OpenAIError,
+)
 
 
 def document(app: FastAPI) -> dict[str, Any]:

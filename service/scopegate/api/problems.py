@@ -142,6 +142,7 @@ def for_openai(answer: Problem) -> tuple[HTTPStatus, OpenAIError]:
     message, param = answer["detail"], None
     if errors := answer.get("errors"):
         message, param = errors[0]["msg"], ".".join(map(str, errors[0]["loc"][1:])) or None
+        message = f"{param}: {message}" if param else message
     kind: Literal["server_error", "invalid_request_error"] = (
         "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     )
@@ -161,6 +162,15 @@ def response(answer: Problem, path: str, headers: Mapping[str, str] | None = Non
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entries of a route's errors, besides those that every route has."""
     return only(*sorted({401, 403, 422, 503, *statuses}))
+
+
+def documented_openai(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The same of a route under /v1."""
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in sorted({400, 401, 403, 503, *statuses})
+    }
 
 
 def only(*statuses: int) -> dict[int | str, dict[str, Any]]:
