@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from vllm.config import ModelConfig, VllmConfig
@@ -50,6 +51,11 @@ def check(file: ProbeFile, config: VllmConfig) -> None:
     if probe.layers != (-1,):
         raise ValueError(
             f"the probe {probe.name} reads the layers {probe.layers}, but this engine shows it the last alone, (-1,)"
+        )
+    if file.path.resolve().parent == Path(model.model).resolve():
+        raise ValueError(
+            f"the probe {probe.name} must lie outside of the model's folder, "
+            "where this engine takes every .safetensors for the model's weights"
         )
     _check_slots(file, model)
 
