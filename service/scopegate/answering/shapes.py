@@ -102,14 +102,14 @@ class Lines:
     def _parts(self, text: str, complete: bool) -> dict[str, str]:
         """The parts by name, in order; a name counts only where it comes after the last."""
         last_line = text[text.rfind("\n") + 1 :]
-        if not complete and any(f"{name}:".startswith(last_line) for name in self._order):
+        if not complete and any(name.startswith(last_line) for name in self._order):
             text = text.removesuffix(last_line)
         found: list[re.Match[str]] = []
         for match in self._name.finditer(text):
             if not found or self._order.index(match[1]) > self._order.index(found[-1][1]):
                 found.append(match)
-        ends = [match.start() for match in found[1:]] + [len(text)]
-        return {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=True)}
+        ends = [*(match.start() for match in found[1:]), len(text)]
+        return {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=False)}
 
 
 class Json:
