@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from scopegate.answering.answerer import Answerer
+from scopegate.answering.answerer import Answerer, Generation
 from scopegate.domain import Invalid
 from scopegate.gate.condense import Condenser
 from scopegate.gate.gate import Gate, Probe, ProbeGate
@@ -40,16 +40,18 @@ class Services:
         self.llms = Llms.from_settings(settings, file)
         probe = self._probe(file)
         gates: list[Gate] = [HardGate(), ProbeGate(probe)]
-        condenser = None
+        condenser = generation = None
         if self.llms is not None:
             judge = self.llms.judge
-            gates.append(FastSoftGate(judge) if settings.llm_judging == "fast" else SoftGate(judge))
+            soft = FastSoftGate(judge) if settings.llm_judging == "fast" else SoftGate(judge)
+            gates.append(soft)
             condenser = Condenser(judge)
+            generation = Generation(self.llms, soft, probe, settings)
         defaults = default_policy(settings, (gate.name for gate in gates), probe.threshold)
         retriever = Retriever(self.embedder, settings, condenser)
         deadline_ms = settings.deadline_ms if self.llms is None else settings.llm_deadline_ms
         self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, deadline_ms)
-        self.answerer = Answerer(self.gatekeeper)
+        self.answerer = Answerer(self.gatekeeper, generation)
 
     @asynccontextmanager
     async def running(self, follow: Collection[str] | None = None) -> AsyncIterator[None]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from scopegate.domain import Check, Verdict
+from scopegate.domain import Check, Delta, Unavailable, Verdict
 
 KNOWN = "Which pier does the night ferry to Harwick leave from?"
 UNKNOWN = "Who composed the opera about the clockmaker of Prague?"
@@ -205,11 +206,53 @@ def test_answer_in_observe_mode_answers_and_says_what_it_would_have_done(client:
     assert client.post("/answer", json=enforced).json()["decision"] == "REFUSAL"
 
 
-@pytest.mark.parametrize("path", ["/check", "/answer"])
-def test_streaming_is_not_there_yet(client: TestClient, path: str) -> None:
-    answer = client.post(path, json={"question": KNOWN, "stream": True})
+def test_a_check_is_not_streamed(client: TestClient) -> None:
+    answer = client.post("/check", json={"question": KNOWN, "stream": True})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["loc"] == ["body", "stream"]
+
+
+def test_an_answer_is_streamed_where_asked_for(client: TestClient) -> None:
+    answer = client.post("/answer", json={"question": KNOWN, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-request-id"]
+    *deltas, (last, body) = events(answer.text)
+    assert {name for name, _ in deltas} == {"delta"}
+    assert last == "answer"
+    assert "".join(delta["text"] for _, delta in deltas) == body["answer"]
+    whole = client.post("/answer", json={"question": KNOWN}).json()
+    assert {**body, "id": 0, "verdict": 0} == {**whole, "id": 0, "verdict": 0}
+    assert body["verdict"]["decision"] == "ANSWERABLE"
+
+
+def test_a_refusal_is_one_event_and_no_text(client: TestClient) -> None:
+    ((name, body),) = events(client.post("/answer", json={"question": UNKNOWN, "stream": True}).text)
+    assert name == "refusal"
+    assert (body["decision"], body["answer"], body["evidence"]) == ("REFUSAL", None, [])
+    assert body["verdict"]["refused_by"]
+
+
+def test_what_fails_before_a_stream_begins_has_a_status(client: TestClient) -> None:
+    answer = client.post("/answer", json={"question": KNOWN, "scope": "nowhere", "stream": True})
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_what_fails_amid_a_stream_is_an_error_event(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(*_: object) -> AsyncGenerator[Delta, None]:
+        yield Delta("The ferry ")
+        raise Unavailable("the LLM went away")
+
+    monkeypatch.setattr("scopegate.answering.answerer.Answerer.stream", breaks)
+    (first, text), (last, problem) = events(client.post("/answer", json={"question": KNOWN, "stream": True}).text)
+    assert (first, text) == ("delta", {"text": "The ferry "})
+    assert (last, problem["status"], problem["detail"]) == ("error", 503, "the LLM went away")
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    """A stream's events as names and bodies."""
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.split("\n\n") if block]
+    return [(block["event"], json.loads(block["data"])) for block in blocks]
 
 
 def test_an_embed_queue_that_is_full_is_503_at_once(open_app: Callable[..., TestClient]) -> None:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import AsyncIterator, Iterable
+from typing import Annotated, Any
 
 import structlog
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.sse import format_sse_event
 
 from scopegate.api import problems
 from scopegate.api.body import Body
 from scopegate.api.keys import Role
 from scopegate.api.parts import Allow, Given, Parts
 from scopegate.api.problems import Problem
-from scopegate.api.replies import reply
-from scopegate.api.schemas import BatchRequest, BatchResult, CheckRequest
-from scopegate.domain import Answer, Check, Forbidden, ScopegateError, Verdict
+from scopegate.api.replies import dump, reply
+from scopegate.api.schemas import AnswerRequest, BatchRequest, BatchResult, CheckRequest
+from scopegate.api.streams import EventStream, Flow, begun, unless_gone
+from scopegate.domain import Answer, Check, Decision, Delta, Forbidden, ScopegateError, Verdict
 
 router = APIRouter(tags=["asking"], dependencies=[Depends(Allow(Role.CHECK))])
 log = structlog.get_logger("scopegate.asking")
 
 _CHECK = Body(CheckRequest)
 _BATCH = Body(BatchRequest)
+_ANSWER = Body(AnswerRequest)
+_STREAM = {"schema": {"type": "string"}, "example": 'event: delta\ndata: {"text": "The ferry "}\n\n'}
 
 
 @router.post(
@@ -31,10 +35,10 @@ _BATCH = Body(BatchRequest)
     openapi_extra=_CHECK.openapi_extra,
     responses=problems.documented(404, 408, 413, 415),
 )
-async def check(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
+async def check(body: Annotated[CheckRequest, Depends(_CHECK)], request: Request, parts: Given) -> Response:
     """May this question be answered from the scope's knowledge, or from the passages given? A refusal is a 200."""
-    asked = permitted(request.to_domain(), parts)
-    verdict = await parts.services.gatekeeper.check(asked)
+    asked = permitted(body.to_domain(), parts)
+    verdict = await unless_gone(request, parts.services.gatekeeper.check(asked))
     judged(parts, asked, verdict)
     return reply(verdict, headers=timing([verdict]))
 
@@ -45,7 +49,7 @@ async def check(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given)
     openapi_extra=_BATCH.openapi_extra,
     responses=problems.documented(408, 413, 415),
 )
-async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: Given) -> Response:
+async def check_batch(body: Annotated[BatchRequest, Depends(_BATCH)], request: Request, parts: Given) -> Response:
     """Up to 256 checks side by side; each is answered with a verdict or a problem, in order."""
 
     async def judge(item: CheckRequest | Problem) -> Verdict | Problem:
@@ -62,7 +66,10 @@ async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: 
         judged(parts, asked, verdict)
         return verdict
 
-    results = await asyncio.gather(*map(judge, request.items))
+    async def judge_all() -> list[Verdict | Problem]:
+        return await asyncio.gather(*map(judge, body.items))
+
+    results = await unless_gone(request, judge_all())
     return reply(
         BatchResult(results=results), headers=timing(result for result in results if isinstance(result, Verdict))
     )
@@ -71,15 +78,45 @@ async def check_batch(request: Annotated[BatchRequest, Depends(_BATCH)], parts: 
 @router.post(
     "/answer",
     response_model=Answer,
-    openapi_extra=_CHECK.openapi_extra,
-    responses=problems.documented(404, 408, 413, 415),
+    openapi_extra=_ANSWER.openapi_extra,
+    responses={200: {"content": {"text/event-stream": _STREAM}}, **problems.documented(404, 408, 413, 415)},
 )
-async def answer(request: Annotated[CheckRequest, Depends(_CHECK)], parts: Given) -> Response:
-    """An answer with the evidence that it rests on, or a refusal that says why; both are a 200."""
-    asked = permitted(request.to_domain(), parts)
-    answered = await parts.services.answerer.answer(asked)
+async def answer(body: Annotated[AnswerRequest, Depends(_ANSWER)], request: Request, parts: Given) -> Response:
+    """An answer with the evidence that it rests on, or a refusal that says why; both are a 200.
+
+    Streamed: `delta` events once every gate has passed, then one `answer`, `refusal` or `error`.
+    """
+    asked = permitted(body.to_domain(), parts)
+    answerer = parts.services.answerer
+    if body.stream:
+        first, flow = await begun(request, answerer.stream(asked))
+        return EventStream(_events(first, flow, parts, asked), flow)
+    answered = await unless_gone(request, answerer.answer(asked))
     judged(parts, asked, answered.verdict)
     return reply(answered, headers=timing([answered.verdict]))
+
+
+async def _events(
+    first: Delta | Answer | None, flow: Flow[Delta | Answer], parts: Parts, asked: Check
+) -> AsyncIterator[bytes]:
+    try:
+        item = first
+        while item is not None:
+            if isinstance(item, Delta):
+                yield _event("delta", item)
+            else:
+                judged(parts, asked, item.verdict)
+                yield _event("refusal" if item.decision is Decision.REFUSAL else "answer", item)
+            item = await flow.next()
+    except ScopegateError as error:
+        yield _event("error", problems.of_error(error))
+    except Exception:
+        log.exception("failed")
+        yield _event("error", problems.failed())
+
+
+def _event(name: str, body: Any) -> bytes:
+    return format_sse_event(event=name, data_str=dump(body).decode())
 
 
 def permitted(asked: Check, parts: Parts) -> Check:
