@@ -320,3 +320,12 @@ async def test_a_scope_whose_gate_is_gone_refuses(gatekeeper: Gatekeeper, knowle
     verdict = await gatekeeper.check(Check(KNOWN))
     assert (verdict.refused_by, verdict.gates[1].status) == (GateName.SOFT, GateStatus.ERROR)
     assert "not available here" in verdict.reason
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_gate_that_broke_blames_nothing_on_the_question(
+    gatekeeper: Gatekeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_probe(monkeypatch)
+    verdict = await gatekeeper.check(Check(KNOWN))
+    assert (verdict.refused_by, verdict.confusion) == (GateName.PROBE, None)
