@@ -85,7 +85,8 @@ def test_every_cut_in_two_reads_the_same(shape: Shape, text: str) -> None:
 @given(st.sampled_from(READABLE), st.lists(st.integers(1, 12), min_size=1, max_size=40))
 def test_any_stream_of_pieces_reads_the_same(readable: tuple[Shape, str], sizes: list[int]) -> None:
     shape, text = readable
-    pieces, at = [], 0
+    pieces: list[str] = []
+    at = 0
     while at < len(text):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[at : at + size])

@@ -21,9 +21,11 @@ def turns(prompt: Prompt, case: Case) -> tuple[Turn, ...]:
 class SlotProbe:
     """A probe of hidden states that the LLM's engine runs; a case costs a request of one token.
 
-    name: tells this probe from others. threshold: passed at or above it. depth: how much evidence it was trained on;
-    it reads what any LLM reads. slots: the token ids that carry it.
+    name: tells this probe from others. threshold: passed at or above it. slots: the token ids that carry it.
     """
+
+    # It reads what an answer's LLM reads, and wants no more to be found.
+    depth = 1
 
     def __init__(self, file: ProbeFile, llm: Llm) -> None:
         """Raises Invalid where the file holds another kind of probe, or one trained on another prompt than there is."""
@@ -32,7 +34,6 @@ class SlotProbe:
             raise Invalid(f"{file.path.name} holds a probe of kind {description.kind}, not of hidden states")
         self.name = description.name
         self.threshold = description.threshold
-        self.depth = description.depth
         self.slots = file.slots
         self._file = file
         self._llm = llm
