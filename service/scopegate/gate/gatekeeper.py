@@ -195,6 +195,9 @@ def _verdict(hearing: _Hearing) -> Verdict:
 
 
 def _confusion(hearing: _Hearing) -> Confusion | None:
+    refusing = next(result for result in hearing.results if result.gate is hearing.refused_by)
+    if refusing.status is not GateStatus.OK:
+        return None  # a gate that broke knows of no fault in the question
     # Of the question as it was asked: that is what the spans point into.
     if hearing.confusion is not None:
         phrases = [span.text for span in hearing.confusion.spans]
