@@ -35,6 +35,7 @@ REFUSED = 2
 # Facts a transaction: few enough for progress to move, many enough for the disk.
 _CALL = 1000
 _LOADING_S = 60
+_LLM_S = 10
 
 app = typer.Typer(
     name="scopegate",
@@ -92,6 +93,8 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. [default: 8080]")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
+    llm_url: Annotated[str | None, typer.Option(help="An OpenAI-compatible server, as http://host:8000/v1.")] = None,
+    llm_model: Annotated[str | None, typer.Option(help="Its model. [default: the first that it lists]")] = None,
 ) -> None:
     """Run the HTTP service until it is told to stop; it finishes what is in flight."""
     with _errors():
@@ -101,7 +104,14 @@ def serve(
         from scopegate import logs
         from scopegate.app import create_app
 
-        settings = _settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+        settings = _settings(
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            database_url=database_url,
+            llm_url=llm_url,
+            llm_model=llm_model,
+        )
         logs.configure(settings)
         _writable(settings.data_dir)
         listener = _listen(settings.host, settings.port)
@@ -223,7 +233,7 @@ def check(
         verdict = await services.gatekeeper.check(_question(question, scope, alpha, k, explain))
         _decided(verdict, _print_verdict, json)
 
-    _run(work, scope, data_dir, database_url, makes=False)
+    _run(work, scope, data_dir, database_url, makes=False, asks=True)
 
 
 @app.command()
@@ -242,7 +252,7 @@ def answer(
         answered = await services.answerer.answer(_question(question, scope, alpha, k, False))
         _decided(answered, _print_answer, json)
 
-    _run(work, scope, data_dir, database_url, makes=False)
+    _run(work, scope, data_dir, database_url, makes=False, asks=True)
 
 
 # Settings and errors
@@ -312,8 +322,12 @@ def _run(
     database_url: str | None,
     *,
     makes: bool,
+    asks: bool = False,
 ) -> None:
-    """Runs work on the parts, once the scope is loaded. makes: also where there is no database yet."""
+    """Runs work on the parts, once the scope is loaded.
+
+    makes: also where there is no database yet. asks: once the LLM, where one is set, has answered.
+    """
 
     async def running(settings: Settings) -> None:
         from scopegate.services import Services
@@ -321,6 +335,8 @@ def _run(
         services = Services(settings)
         async with services.running([scope]):
             await services.knowledge.ready(_LOADING_S)
+            if asks and services.llms is not None:
+                await services.llms.found(_LLM_S)
             await work(services)
 
     with _errors():

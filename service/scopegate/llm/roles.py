@@ -52,6 +52,11 @@ class Llms:
         """Begins to find out what the servers can do, and goes on until each has answered."""
         self._finding = [asyncio.create_task(self._find_out(key)) for key in self._made]
 
+    async def found(self, within_s: float) -> None:
+        """Waits until every server has answered, but no longer than within_s."""
+        if self._finding:
+            await asyncio.wait(self._finding, timeout=within_s)
+
     async def stop(self) -> None:
         """Closes all connections."""
         for task in self._finding:
