@@ -89,8 +89,7 @@ async def test_a_schema_holds_a_model_that_knows_nothing(llm: Llm) -> None:
 async def test_leaving_a_stream_stops_the_engine(engine: Served, llm: Llm) -> None:
     before = engine.engine.metrics()["vllm:generation_tokens_total"]
     async with llm.stream(ASK) as pieces:
-        await anext(pieces)
-        assert engine.engine.metrics()["vllm:num_requests_running"] == 1
+        assert (await anext(pieces)).text
     await idle(engine)
     assert engine.engine.metrics()["vllm:generation_tokens_total"] - before < ASK.max_tokens / 2
 
