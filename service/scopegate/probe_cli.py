@@ -52,7 +52,7 @@ Server = Annotated[
 Revision = Annotated[str | None, typer.Option(help="Of the LLM, where it comes from a hub.")]
 Precision = Annotated[Dtype | None, typer.Option(help="[default: bfloat16 on a GPU, float32 on a CPU]")]
 Cache = Annotated[Path, typer.Option(help="Where features are kept between runs.", show_default=False)]
-Limit = Annotated[int | None, typer.Option(min=1, help="About how many rows of a file to take, in whole documents.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="About how many rows of a file to take, whole passages.")]
 
 
 @app.command()

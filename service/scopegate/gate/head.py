@@ -34,6 +34,6 @@ class Head:
         return logits
 
 
-def probability(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+def probability(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     """P(in scope) = 1 / (1 + exp(-s)), of the same shape."""
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -50.0, 50.0))))

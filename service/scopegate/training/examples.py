@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,7 @@ class Split:
 def read(paths: Iterable[Path], limit: int | None = None) -> list[Example]:
     """The rows of .jsonl or .jsonl.gz files: question, passage, answerable and, if known, doc.
 
-    limit: about how many of a file's rows are kept, in whole documents; None for all.
+    limit: about how many of a file's rows are kept, passages drawn from all of it; None for all.
     Raises Invalid, naming file and line, where a row is none, and where there are no rows.
     """
     rows: list[tuple[int, _Row]] = []
@@ -77,7 +78,7 @@ def split(examples: Sequence[Example], seed: int) -> Split:
     """
     parts: tuple[list[Example], list[Example], list[Example]] = ([], [], [])
     before = 0
-    for held in _drawn(examples, seed):
+    for held in _drawn(examples, seed, attrgetter("document")):
         middle = (before + len(held) / 2) / len(examples)
         parts[0 if middle < 0.8 else 1 if middle < 0.9 else 2].extend(held)
         before += len(held)
@@ -129,21 +130,21 @@ def _documents(rows: Sequence[_Row]) -> list[str]:
     return [root(key) for key in keys]
 
 
-def _drawn(examples: Iterable[Example], seed: int) -> list[list[Example]]:
-    """The examples by document, the documents in an order that the seed draws."""
+def _drawn(examples: Iterable[Example], seed: int, key: Callable[[Example], str]) -> list[list[Example]]:
+    """The examples that have a key in common together, in an order that the seed draws."""
     held: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
-        held[example.document].append(example)
-    return [held[document] for document in sorted(held, key=lambda name: _draw(name, seed))]
+        held[key(example)].append(example)
+    return [held[name] for name in sorted(held, key=lambda name: _draw(name, seed))]
 
 
-def _draw(document: str, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}:{document}".encode()).digest()
+def _draw(name: str, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
 
 def _some(examples: Sequence[Example], limit: int) -> list[Example]:
     kept: list[Example] = []
-    for held in _drawn(examples, 0):
+    for held in _drawn(examples, 0, attrgetter("passage")):
         if len(kept) < limit:
             kept += held
     return kept

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +52,17 @@ class _Network(nn.Module):
         return logits.squeeze(-1)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Steps this small gain nothing from several threads, and on a busy machine lose much."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def fit(
     features: NDArray[np.float32],
     answerable: NDArray[np.bool_],
@@ -60,7 +73,7 @@ def fit(
     inputs, labels = torch.from_numpy(features), torch.from_numpy(answerable).float()
     held_inputs, held_labels = torch.from_numpy(validation[0]), torch.from_numpy(validation[1]).float()
     generator = torch.Generator().manual_seed(recipe.seed)
-    with torch.random.fork_rng(devices=[]):
+    with _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         scale = inputs.std(0, correction=0)
         network = _Network(inputs.mean(0), torch.where(scale > _LEAST_SCALE, scale, 1.0), recipe)

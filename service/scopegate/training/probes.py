@@ -60,6 +60,10 @@ async def train(
     data: what the examples are, with licences. wrongly_answered: the share of unanswerable questions that the threshold
     lets through on the second part. Raises Invalid where features cannot be made, or the file cannot be written.
     """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # now, and not after an hour of training
+    except OSError as error:
+        raise Invalid(f"{path} cannot be written: {error.strerror}") from error
     description = Description(name=name, temperature=1.0, threshold=0.5, data=data, **features.describe())
     made = {
         part: (await _features(examples, retriever, features, description.depth), labels(examples))
@@ -79,7 +83,6 @@ async def train(
     figures = {part: asdict(scored.metrics) for part, scored in parts.items()}
     description = replace(description, temperature=temperature, threshold=threshold, figures=figures)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         save_file(fitted.tensors, path, metadata=description.metadata())
     except OSError as error:
         raise Invalid(f"{path} cannot be written: {error.strerror}") from error
