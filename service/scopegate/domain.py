@@ -167,6 +167,50 @@ class Passage:
     confidence: float = 1.0
 
 
+class JobKind(StrEnum):
+    """What a job does."""
+
+    GENERATE = "generate"
+    ENRICH = "enrich"
+    CALIBRATE = "calibrate"
+    EVALUATE = "evaluate"
+
+
+class JobStatus(StrEnum):
+    """Where a job stands; the last three are for ever."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is. total: None until it has started. stage: what it is at. remaining_s: an estimate, or None."""
+
+    done: int
+    total: int | None
+    stage: str | None
+    remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work in the background. error: why it failed, in a sentence. summary: what came of it, once it has succeeded."""
+
+    id: str
+    kind: JobKind
+    status: JobStatus
+    progress: JobProgress
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    summary: Mapping[str, Any] | None
+
+
 class Speaker(StrEnum):
     """Whose turn it was in a conversation, or is in a prompt."""
 
@@ -345,6 +389,10 @@ class UnknownScope(ScopegateError):
 
 class UnknownFact(ScopegateError):
     """There is no such fact in the scope."""
+
+
+class UnknownJob(ScopegateError):
+    """There is no such job."""
 
 
 class Conflict(ScopegateError):
