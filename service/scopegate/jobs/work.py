@@ -21,11 +21,13 @@ class Item:
 class Done:
     """What became of an item, committed whole.
 
-    rows: JSON, the result's rows. counts: summed over the items for the summary, as by stage what failed.
+    rows: JSON, the result's rows. counts: summed over the items for the summary, as by stage what failed. notes:
+    sentences for people on what was skipped or failed, and why; they name the item.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     counts: Mapping[str, int]
+    notes: tuple[str, ...] = ()
 
 
 class Work(Protocol):
