@@ -79,7 +79,7 @@ class Llm:
     async def _one_by_one(self, ask: Ask) -> Reply:
         try:
             async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(self.complete(replace(ask, n=1))) for _ in range(ask.n)]
+                asked = [group.create_task(self.complete(one)) for one in _singles(ask)]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return _joined([task.result() for task in asked])
@@ -97,6 +97,12 @@ class Llm:
             yield
         finally:
             self._permits.release()
+
+
+def _singles(ask: Ask) -> list[Ask]:
+    """A request for each of n replies, with a seed of its own, or they would all be the same."""
+    seeds = [None if ask.seed is None else ask.seed + number for number in range(ask.n)]
+    return [replace(ask, n=1, seed=seed) for seed in seeds]
 
 
 def _joined(replies: list[Reply]) -> Reply:

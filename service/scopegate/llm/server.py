@@ -107,6 +107,8 @@ class Server:
             body["max_completion_tokens"] = body.pop("max_tokens")
         if ask.n > 1:
             body["n"] = ask.n
+        if ask.seed is not None:
+            body["seed"] = ask.seed
         if ask.schema is not None:
             shape = {"name": "reply", "schema": dict(ask.schema), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": shape}
