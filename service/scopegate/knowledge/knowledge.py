@@ -301,6 +301,10 @@ class Knowledge:
             for fact in facts:
                 yield fact
 
+    async def documents(self, name: str) -> list[Document]:
+        """The documents that were added, oldest first. Raises UnknownScope."""
+        return await self._store.documents(name)
+
     # Following the truth
 
     async def _tail(self) -> None:

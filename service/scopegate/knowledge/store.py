@@ -182,6 +182,15 @@ class Store:
             scope = await _scope_row(connection, name)
             return (await _facts(connection, [await _fact_row(connection, scope.key, name, fact_id)]))[0]
 
+    async def documents(self, name: str) -> list[Document]:
+        """The documents, oldest first. Raises UnknownScope."""
+        documents = schema.documents.c
+        async with self._database.read() as connection:
+            scope = await _scope_row(connection, name)
+            query = select(schema.documents).where(documents.scope == scope.key)
+            rows = await connection.execute(query.order_by(documents.created_at, documents.id))
+            return [Document(row.id, row.title, row.text, row.source) for row in rows]
+
     async def unknown(self, name: str, texts: Mapping[bytes, str], embedder: str) -> dict[bytes, str]:
         """Those of the texts, by digest, that the scope has no vector of. Raises Conflict for a foreign embedder."""
         facts = schema.facts.c

@@ -25,8 +25,9 @@ class Ask:
 
     n: replies, sampled from one prefill. schema: a JSON schema that decoding is held to. token_ids: tokens whose
     logprobs are wanted at every position; top_logprobs: or the most likely ones, 0 to 20. prefill: what the reply
-    begins with, read and not generated. seed: of its random choices, where the server heeds it. options: further fields of the protocol, as a client of ours sent them; they
-    take the place of temperature, and of nothing else that is set here.
+    begins with, read and not generated. seed: of its random choices, where the server heeds it. options: further
+    fields of the protocol, as a client of ours sent them; they take the place of temperature, and of nothing else that
+    is set here.
     """
 
     turns: tuple[Turn, ...]
