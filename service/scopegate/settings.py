@@ -89,6 +89,15 @@ class Settings(BaseSettings):
     index_parameters: str = Field("efSearch=512", description="FAISS search parameters of larger scopes")
     tail_interval_s: float = Field(0.5, gt=0, le=60, description="how often other processes' writes are looked for")
 
+    redis_url: str | None = Field(None, description="redis://host:6379/0, which tells workers of jobs; none is needed")
+    job_items: int = Field(16, ge=0, description="items, as documents, that this process has in hand; 0 for no jobs")
+    job_parallel: int = Field(8, ge=1, description="jobs that this process works on at once, in turns")
+    job_llm_calls: int = Field(32, ge=1, description="requests of jobs in flight to one LLM server")
+    job_queue: int = Field(10_000, ge=1, description="unfinished jobs; one more is refused with 503")
+    job_listeners: int = Field(1000, ge=1, description="listeners to jobs' events; one more is refused with 503")
+    job_lease_s: float = Field(15, ge=0.5, le=3600, description="after so long, what a dead worker held is taken up")
+    job_retention_days: float = Field(0, ge=0, description="ended jobs older than this are removed; 0 keeps them")
+
     max_requests: int = Field(256, ge=1, description="requests in flight; one more is refused with 503")
     max_sentences: int = Field(16_384, ge=1, description="sentences that the passages of one request may hold")
     max_body: int = Field(16 * 1024 * 1024, ge=1, description="bytes of a request's body")

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from scopegate.domain import Conflict, Invalid, Job, JobKind, JobStatus, Overloaded, StorageFull, UnknownJob
+from scopegate.jobs import Jobs
+from scopegate.jobs.store import JobStore, Seen, Turn
+from scopegate.knowledge.database import Database
+from scopegate.settings import Settings
+from tests.unit.jobs import Echo, ended, jobs_on, texts
+
+LETTERS = list("abcdefgh")
+
+
+@pytest.fixture
+def work() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+async def jobs(settings: Settings, work: Echo) -> AsyncIterator[Jobs]:
+    async with jobs_on(settings, work) as jobs:
+        yield jobs
+
+
+async def submit(jobs: Jobs, **spec: object) -> str:
+    return (await jobs.submit(JobKind.GENERATE, {"texts": LETTERS} | spec))[0].id
+
+
+async def test_a_job_gives_each_item_once_in_order_with_a_summary(jobs: Jobs, work: Echo) -> None:
+    job = await ended(jobs, await submit(jobs))
+    assert (job.status, job.progress.done, job.progress.total) == (JobStatus.SUCCEEDED, 8, 8)
+    assert job.summary == {"echoed": 8, "items": 8, "failed": 0, "failures": []}
+    assert job.created_at <= (job.started_at or job.created_at) <= (job.finished_at or job.created_at)
+    assert await texts(jobs, job.id) == LETTERS
+    assert sorted(work.began) == LETTERS
+    assert work.summarised == 1
+
+
+async def test_a_job_without_items_succeeds(jobs: Jobs) -> None:
+    job = await ended(jobs, await submit(jobs, texts=[]))
+    assert (job.status, job.progress.total) == (JobStatus.SUCCEEDED, 0)
+
+
+async def test_what_fails_is_tried_once_more_and_then_told(jobs: Jobs, work: Echo) -> None:
+    job = await ended(jobs, await submit(jobs, broken={"b": 1, "d": 9}))
+    assert job.status is JobStatus.SUCCEEDED
+    assert job.summary is not None
+    assert (job.summary["echoed"], job.summary["failed"]) == (7, 1)
+    assert job.summary["failures"] == [{"item": "d", "error": "the service failed at this; its log tells more"}]
+    assert (work.began.count("b"), work.began.count("d")) == (2, 2)
+    assert await texts(jobs, job.id) == [letter for letter in LETTERS if letter != "d"]
+
+
+async def test_a_job_of_which_nothing_could_be_done_has_failed(jobs: Jobs) -> None:
+    job = await ended(jobs, await submit(jobs, texts=["a"], broken={"a": 9}))
+    assert job.status is JobStatus.FAILED
+    assert job.error == "none of 1 items could be done; the first: the service failed at this; its log tells more"
+
+
+async def test_a_job_that_cannot_be_started_has_failed(jobs: Jobs) -> None:
+    job = await ended(jobs, await submit(jobs, hopeless="a secret"))
+    assert (job.status, job.error) == (JobStatus.FAILED, "the service failed at this; its log tells more")
+
+
+async def test_at_most_so_many_items_are_in_hand_and_jobs_take_turns(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=2) as jobs:
+        first = await submit(jobs, texts=[f"first {n}" for n in range(20)], seconds=0.02)
+        second = await submit(jobs, texts=[f"second {n}" for n in range(20)], seconds=0.02)
+        await asyncio.gather(ended(jobs, first), ended(jobs, second))
+    order = [name.split()[0] for name, _ in work.done]
+    begun = order.index("second")
+    shared = order[begun : begun + 16]
+    assert 6 <= shared.count("first") <= 10, order
+
+
+async def test_a_cancelled_job_stops_in_the_middle_and_keeps_what_is_finished(jobs: Jobs, work: Echo) -> None:
+    job_id = await submit(jobs, texts=[f"{n}" for n in range(40)], seconds=0.2)
+    while len(work.done) < 16:
+        await asyncio.sleep(0.02)
+    job = await jobs.cancel(job_id)
+    assert job.status is JobStatus.CANCELLED
+    kept = await texts(jobs, job_id)
+    assert 1 <= len(kept) < 40
+    await asyncio.sleep(0.5)
+    assert work.cancelled
+    assert len(work.began) <= 48
+    assert await texts(jobs, job_id) == kept
+    assert (await jobs.cancel(job_id)).finished_at == job.finished_at
+
+
+async def test_a_job_cancelled_elsewhere_is_left_within_seconds(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work) as here, jobs_on(settings, Echo(), job_items=0) as elsewhere:
+        job_id = await submit(here, texts=["a"], seconds=60)
+        while not work.began:
+            await asyncio.sleep(0.02)
+        await elsewhere.cancel(job_id)
+        async with asyncio.timeout(5):
+            while not work.cancelled:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_stop_gives_back_what_was_in_hand_and_the_next_start_takes_it_up(
+    settings: Settings, work: Echo
+) -> None:
+    async with jobs_on(settings, work) as jobs:
+        job_id = await submit(jobs, seconds=0.3, texts=[f"{n}" for n in range(32)])
+        while len(work.done) < 16:
+            await asyncio.sleep(0.02)
+    assert work.cancelled
+    again = Echo()
+    async with jobs_on(settings, again) as jobs:
+        job = await ended(jobs, job_id)
+        assert await texts(jobs, job_id) == [f"{n}" for n in range(32)]
+    assert job.status is JobStatus.SUCCEEDED
+    assert set(again.began) >= set(work.cancelled)
+    assert len(again.began) <= 32 - 1
+
+
+async def test_workers_without_a_queue_between_them_share_a_job(settings: Settings) -> None:
+    one, other = Echo(), Echo()
+    async with jobs_on(settings, one, job_items=2) as jobs, jobs_on(settings, other, job_items=2):
+        job_id = await submit(jobs, texts=[f"{n}" for n in range(60)], seconds=0.2)
+        await ended(jobs, job_id)
+        assert await texts(jobs, job_id) == [f"{n}" for n in range(60)]
+    assert one.began
+    assert other.began
+    assert len(one.began) + len(other.began) == 60
+
+
+async def test_only_one_job_is_worked_on_where_one_is_named(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        mine, other = await submit(jobs), await submit(jobs, texts=["z"])
+    async with jobs_on(settings, work, only=mine) as jobs:
+        await ended(jobs, mine)
+        assert (await jobs.job(other)).status is JobStatus.QUEUED
+
+
+async def test_the_same_key_and_request_are_one_job_and_another_request_is_a_conflict(jobs: Jobs) -> None:
+    made = await asyncio.gather(*(jobs.submit(JobKind.GENERATE, {"texts": ["a"]}, "key") for _ in range(8)))
+    assert len({job.id for job, _ in made}) == 1
+    assert [new for _, new in made].count(True) == 1
+    with pytest.raises(Conflict):
+        await jobs.submit(JobKind.GENERATE, {"texts": ["b"]}, "key")
+
+
+async def test_a_kind_that_cannot_be_done_says_what_to_set(jobs: Jobs) -> None:
+    with pytest.raises(Conflict, match="no enrich here"):
+        await jobs.submit(JobKind.ENRICH, {})
+
+
+async def test_unfinished_jobs_are_bounded(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0, job_queue=2) as jobs:
+        await submit(jobs)
+        await submit(jobs)
+        with pytest.raises(Overloaded):
+            await submit(jobs)
+
+
+async def test_jobs_are_listed_latest_first_by_status_and_kind(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        made = [await submit(jobs) for _ in range(5)]
+        await jobs.cancel(made[0])
+        page = await jobs.jobs(3, None, None, None)
+        assert [job.id for job in page.items] == made[:1:-1]
+        rest = await jobs.jobs(3, page.next_cursor, None, None)
+        assert [job.id for job in rest.items] == [made[1], made[0]]
+        assert rest.next_cursor is None
+        assert [job.id for job in (await jobs.jobs(9, None, JobStatus.CANCELLED, None)).items] == made[:1]
+        assert (await jobs.jobs(9, None, None, JobKind.EVALUATE)).items == []
+
+
+async def test_listeners_see_a_job_until_it_ends(jobs: Jobs) -> None:
+    async def listen(job_id: str) -> list[Seen]:
+        return [seen async for seen in jobs.follow(job_id)]
+
+    job_id = await submit(jobs, texts=[f"{n}" for n in range(48)], seconds=0.5)
+    heard = await asyncio.gather(*(listen(job_id) for _ in range(200)))
+    for seen in heard:
+        assert [one.version for one in seen] == sorted({one.version for one in seen})
+        assert seen[-1].job.status is JobStatus.SUCCEEDED
+        assert {one.job.progress.done for one in seen} >= {0, 48}
+    estimates = [one.job.progress.remaining_s for one in heard[0]]
+    assert any(estimate is not None and 0 < estimate < 5 for estimate in estimates)
+    assert "echoing" in {one.job.progress.stage for one in heard[0]}
+
+
+async def test_listeners_are_bounded_and_an_unknown_job_is_told(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_listeners=1, job_items=0) as jobs:
+        job_id = await submit(jobs)
+        first = jobs.follow(job_id)
+        await anext(first)
+        with pytest.raises(Overloaded):
+            await anext(jobs.follow(job_id))
+        await first.aclose()
+        with pytest.raises(UnknownJob):
+            await anext(jobs.follow("01KB3YQ4Z8M2N5P7R9T1V3X5Z7"))
+
+
+async def test_what_a_dead_worker_held_is_taken_up_and_its_late_result_dropped(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        job_id = await submit(jobs, texts=["a"])
+    database = Database(settings.sql_url)
+    store = JobStore(database, 0.5)
+    await store.take(job_id, "slow")
+    await store.begin(job_id, "slow", await work.items({"texts": ["a"]}))
+    slow = await store.take(job_id, "slow")
+    assert isinstance(slow, Turn)
+    await asyncio.sleep(0.6)
+    quick = await store.take(job_id, "quick")
+    assert isinstance(quick, Turn)
+    assert quick.attempt == 2
+    late = await work.do({}, slow.item, print)
+    await store.commit(job_id, "slow", slow, late, None)
+    assert (await store.job(job_id)).progress.done == 0
+    await store.commit(job_id, "quick", quick, late, None)
+    await store.commit(job_id, "quick", quick, late, None)
+    assert (await store.job(job_id)).progress.done == 1
+    await database.close()
+
+
+async def test_an_item_that_ends_its_workers_is_given_up(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        job_id = await submit(jobs, texts=["a", "b"])
+    database = Database(settings.sql_url)
+    store = JobStore(database, 30)
+    await store.take(job_id, "worker")
+    await store.begin(job_id, "worker", await work.items({"texts": ["a", "b"]}))
+    for _ in range(10):
+        await store.take(job_id, "worker")
+        await store.give_back("worker", job_id)
+    await database.close()
+    async with jobs_on(settings, work) as jobs:
+        job = await ended(jobs, job_id)
+    assert job.summary is not None
+    assert job.summary["failures"] == [{"item": "a", "error": "10 workers ended while they were at it"}]
+
+
+async def test_ended_jobs_are_forgotten_after_their_time(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work) as jobs:
+        job_id = await submit(jobs)
+        await ended(jobs, job_id)
+    database = Database(settings.sql_url)
+    store = JobStore(database, 30)
+    assert await store.forget(datetime.now(UTC) - timedelta(minutes=1)) == 0
+    assert await store.forget(datetime.now(UTC)) == 1
+    with pytest.raises(UnknownJob):
+        await store.job(job_id)
+    await database.close()
+
+
+async def test_what_no_store_can_keep_is_a_failure_of_its_item_alone(jobs: Jobs) -> None:
+    job = await ended(jobs, await submit(jobs, garbled=["c"]))
+    assert job.summary is not None
+    assert [failure["item"] for failure in job.summary["failures"]] == ["c"]
+    assert len(await texts(jobs, job.id)) == 7
+
+
+async def test_a_job_waits_for_its_database(settings: Settings, work: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = JobStore.commit
+    full = ["full", "full"]
+
+    async def fails_at_first(self: JobStore, *given: object) -> None:
+        if full:
+            raise StorageFull(full.pop())
+        await commit(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(JobStore, "commit", fails_at_first)
+    async with jobs_on(settings, work) as jobs:
+        job: Job = await ended(jobs, await submit(jobs))
+        assert (job.status, await texts(jobs, job.id)) == (JobStatus.SUCCEEDED, LETTERS)
+    assert sorted(work.began) == LETTERS
+
+
+def test_a_redis_url_that_is_none_is_invalid(settings: Settings) -> None:
+    with pytest.raises(Invalid):
+        Jobs(settings.model_copy(update={"redis_url": "http://nowhere"}), Database(settings.sql_url), {}, {})
