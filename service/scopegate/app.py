@@ -29,7 +29,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with services.running():
+        async with services.running(), services.jobs.working():
             yield
 
     app = FastAPI(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from scopegate.answering.answerer import Answerer, Generation
-from scopegate.domain import Invalid
+from scopegate.domain import Invalid, JobKind
 from scopegate.gate.condense import Condenser
 from scopegate.gate.gate import Gate, Probe, ProbeGate
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -18,12 +19,17 @@ from scopegate.gate.retrieval import Retriever
 from scopegate.gate.sentence_pair import SentencePairProbe
 from scopegate.gate.slots import SlotProbe
 from scopegate.gate.soft import FastSoftGate, SoftGate
+from scopegate.generation.work import Generate
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.encoder import load_encoder
+from scopegate.jobs import Jobs, Work
 from scopegate.knowledge import Knowledge
+from scopegate.llm.asker import Asker
 from scopegate.llm.roles import Llms
 from scopegate.probe_file import Kind, ProbeFile
 from scopegate.settings import Settings, models_dir
+
+_NEEDS_LLM = "this job needs an LLM, and none is set (SCOPEGATE_LLM_URL)"
 
 
 class Services:
@@ -52,6 +58,7 @@ class Services:
         deadline_ms = settings.deadline_ms if self.llms is None else settings.llm_deadline_ms
         self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, deadline_ms)
         self.answerer = Answerer(self.gatekeeper, generation)
+        self.jobs = Jobs(settings, self.knowledge.database, self._works(), _NEEDS_LLM)
 
     @asynccontextmanager
     async def running(self, follow: Collection[str] | None = None) -> AsyncIterator[None]:
@@ -73,6 +80,15 @@ class Services:
     def not_ready(self) -> list[str]:
         """What is missing before questions can be answered, in words; nothing once all is there."""
         return [*self.knowledge.not_ready(), *(self.llms.not_ready() if self.llms else ())]
+
+    def _works(self) -> dict[JobKind, Work]:
+        """The kinds of job that can be done here."""
+        works: list[Work] = []
+        if self.llms is not None:
+            calls = asyncio.Semaphore(self.settings.job_llm_calls)
+            generator, judge = Asker(self.llms.generator, calls), Asker(self.llms.judge, calls)
+            works.append(Generate(generator, judge, self.embedder, self.knowledge))
+        return {work.kind: work for work in works}
 
     def _probe(self, file: ProbeFile | None) -> Probe:
         """The probe that the settings name: of features, of sentence embeddings, of an LLM's hidden states."""

@@ -62,8 +62,7 @@ async def jobs_on(settings: Settings, work: Echo, only: str | None = None, **cha
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     database = Database(settings.sql_url)
     await database.open()
-    lacking = {kind: f"no {kind} here" for kind in JobKind}
-    jobs = Jobs(settings, database, {work.kind: work}, lacking)
+    jobs = Jobs(settings, database, {work.kind: work}, "nobody can do this here")
     try:
         async with jobs.working(only):
             yield jobs

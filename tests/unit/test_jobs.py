@@ -34,7 +34,7 @@ async def submit(jobs: Jobs, **spec: object) -> str:
 async def test_a_job_gives_each_item_once_in_order_with_a_summary(jobs: Jobs, work: Echo) -> None:
     job = await ended(jobs, await submit(jobs))
     assert (job.status, job.progress.done, job.progress.total) == (JobStatus.SUCCEEDED, 8, 8)
-    assert job.summary == {"echoed": 8, "items": 8, "failed": 0, "failures": []}
+    assert job.summary == {"echoed": 8, "items": 8, "given_up": 0, "failures": []}
     assert job.created_at <= (job.started_at or job.created_at) <= (job.finished_at or job.created_at)
     assert await texts(jobs, job.id) == LETTERS
     assert sorted(work.began) == LETTERS
@@ -50,7 +50,7 @@ async def test_what_fails_is_tried_once_more_and_then_told(jobs: Jobs, work: Ech
     job = await ended(jobs, await submit(jobs, broken={"b": 1, "d": 9}))
     assert job.status is JobStatus.SUCCEEDED
     assert job.summary is not None
-    assert (job.summary["echoed"], job.summary["failed"]) == (7, 1)
+    assert (job.summary["echoed"], job.summary["given_up"]) == (7, 1)
     assert job.summary["failures"] == [{"item": "d", "error": "the service failed at this; its log tells more"}]
     assert (work.began.count("b"), work.began.count("d")) == (2, 2)
     assert await texts(jobs, job.id) == [letter for letter in LETTERS if letter != "d"]
@@ -149,7 +149,7 @@ async def test_the_same_key_and_request_are_one_job_and_another_request_is_a_con
 
 
 async def test_a_kind_that_cannot_be_done_says_what_to_set(jobs: Jobs) -> None:
-    with pytest.raises(Conflict, match="no enrich here"):
+    with pytest.raises(Conflict, match="nobody can do this here"):
         await jobs.submit(JobKind.ENRICH, {})
 
 
@@ -278,4 +278,4 @@ async def test_a_job_waits_for_its_database(settings: Settings, work: Echo, monk
 
 def test_a_redis_url_that_is_none_is_invalid(settings: Settings) -> None:
     with pytest.raises(Invalid):
-        Jobs(settings.model_copy(update={"redis_url": "http://nowhere"}), Database(settings.sql_url), {}, {})
+        Jobs(settings.model_copy(update={"redis_url": "http://nowhere"}), Database(settings.sql_url), {}, "")

@@ -22,14 +22,12 @@ from scopegate.settings import Settings
 
 
 class Jobs:
-    """Work in the background. works: what can be done here, by kind; lacking: what to set for a kind that cannot.
+    """Work in the background. works: what can be done here, by kind; lacking: why another kind cannot.
 
     Raises Invalid for a Redis URL that makes no sense.
     """
 
-    def __init__(
-        self, settings: Settings, database: Database, works: Mapping[JobKind, Work], lacking: Mapping[JobKind, str]
-    ) -> None:
+    def __init__(self, settings: Settings, database: Database, works: Mapping[JobKind, Work], lacking: str) -> None:
         self._settings = settings
         self._works = works
         self._lacking = lacking
@@ -75,7 +73,7 @@ class Jobs:
         something else; Overloaded.
         """
         if kind not in self._works:
-            raise Conflict(self._lacking[kind])
+            raise Conflict(self._lacking)
         asked = orjson.dumps([kind, spec], option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(asked).digest()
         job, new = await self._store.add(kind, spec, digest, idempotency_key, self._settings.job_queue)

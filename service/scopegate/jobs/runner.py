@@ -206,7 +206,7 @@ class Runner:
             done = await crew.work.do(crew.spec, turn.item, stage)
             return Done(*map(_json, (done.rows, done.counts, done.notes)))
 
-        done, error = Done((), {"failed": 1}), None
+        done, error = Done((), {"given_up": 1}), None
         try:
             if turn.attempt > _MOST_ATTEMPTS:
                 error = f"{_MOST_ATTEMPTS} workers ended while they were at it"
@@ -236,7 +236,7 @@ class Runner:
             error = _sentence(problem)
         else:
             failures = [{"item": key, "error": why} for key, why in first]
-            summary |= {"items": len(done), "failed": failed, "failures": failures}
+            summary |= {"items": len(done), "given_up": failed, "failures": failures}
         log.info("job ended", items=len(done), failed=failed, error=error)
         await _insist(lambda: self._store.end(crew.id, self._worker, summary, error))
 

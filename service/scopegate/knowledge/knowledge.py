@@ -121,6 +121,11 @@ class Knowledge:
         """How large the loaded scopes are."""
         return [ScopeSize(name, len(view), view.revision) for name, view in self._views.items()]
 
+    @property
+    def database(self) -> Database:
+        """Where the truth is, of jobs too; open once it is ready."""
+        return self._database
+
     # Asking
 
     def scope_of(self, name: str) -> Scope:
