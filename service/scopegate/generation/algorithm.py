@@ -44,7 +44,7 @@ class Tally:
 
     def failed(self, step: str, error: LlmFailed) -> None:
         """Counts a step for which the LLM gave nothing of use."""
-        self.counts[f"failed.{step}"] += 1
+        self.counts[f"failed_steps.{step}"] += 1
         self.note(f"{step.replace('_', ' ')}: {error}")
 
     async def tried(self, step: str, asking: Awaitable[T]) -> T | None:
