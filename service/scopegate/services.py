@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scopegate.answering.answerer import Answerer, Generation
 from scopegate.domain import Invalid, JobKind
+from scopegate.enrichment.work import Enrich
 from scopegate.gate.condense import Condenser
 from scopegate.gate.gate import Gate, Probe, ProbeGate
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -58,6 +59,9 @@ class Services:
         deadline_ms = settings.deadline_ms if self.llms is None else settings.llm_deadline_ms
         self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, deadline_ms)
         self.answerer = Answerer(self.gatekeeper, generation)
+        calls = asyncio.Semaphore(settings.job_llm_calls)
+        askers = [Asker(llm, calls) for llm in (self.llms.answerer, self.llms.judge)] if self.llms else [None, None]
+        self.evaluate = Evaluate(self.gatekeeper, self.knowledge, self.embedder, settings, *askers)
         self.jobs = Jobs(settings, self.knowledge.database, self._works(), _NEEDS_LLM)
 
     @asynccontextmanager
@@ -88,6 +92,7 @@ class Services:
             calls = asyncio.Semaphore(self.settings.job_llm_calls)
             generator, judge = Asker(self.llms.generator, calls), Asker(self.llms.judge, calls)
             works.append(Generate(generator, judge, self.embedder, self.knowledge))
+            works.append(Enrich(generator, self.embedder, self.knowledge))
         return {work.kind: work for work in works}
 
     def _probe(self, file: ProbeFile | None) -> Probe:

@@ -15,6 +15,7 @@ from scopegate.generation.documents import shortened, too_short
 from scopegate.generation.options import Options
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.likeness import originals
+from scopegate.jobs.summary import summed
 from scopegate.jobs.work import Done, Item
 from scopegate.knowledge import Knowledge
 from scopegate.llm.asker import Asker, seed_of
@@ -24,7 +25,6 @@ _PROMPTS = {
     False: [prompt.id for prompt in _WRITTEN_BY],
     True: [questions.IN_SCOPE.id, judging.FILTER.id],
 }
-_MOST_NOTES = 1_000
 
 
 class Generate:
@@ -77,19 +77,8 @@ class Generate:
         return Done(tuple(rows), dict(tally.counts), tuple(tally.notes))
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
-        """The counts, those with a dot within what stands before it, and what there is to say of single documents."""
-        counts: Counter[str] = Counter()
-        for one in done:
-            counts.update(one.counts)
-        summary: dict[str, Any] = {}
-        for name, count in sorted(counts.items()):
-            group, _, within = name.partition(".")
-            if within:
-                summary.setdefault(group, {})[within] = count
-            else:
-                summary[name] = count
-        notes = [note for one in done for note in one.notes]
-        return summary | {"notes": notes[:_MOST_NOTES], "notes_left_out": max(0, len(notes) - _MOST_NOTES)}
+        """What was counted, and what there is to say of single documents."""
+        return summed(done)
 
     def _rows(
         self, item: Item, options: Options, kept: Sequence[Asked], confusions: Mapping[str, ConfusionType]

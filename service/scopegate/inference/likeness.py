@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scopegate.inference.embedder import Embedder
 from scopegate.words import word_set, words
@@ -21,13 +23,16 @@ async def originals(embedder: Embedder, texts: Sequence[str]) -> list[int]:
     "in 2018", "is" and "is not" are close, too. Raises what the embedder raises.
     """
     vectors = await embedder.embed(texts, bulk=True)
+    return await asyncio.to_thread(_originals, vectors, texts)
+
+
+def _originals(vectors: NDArray[np.float32], texts: Sequence[str]) -> list[int]:
     telling = [_telling(text) for text in texts]
     found: list[int] = []
     for row in range(len(texts)):
         close = np.flatnonzero(vectors[:row] @ vectors[row] >= ALIKE)
-        found.append(
-            next((int(other) for other in close if found[other] == other and telling[other] == telling[row]), row)
-        )
+        same = (int(other) for other in close if found[other] == other and telling[other] == telling[row])
+        found.append(next(same, row))
     return found
 
 
