@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, TypeVar
 
 import typer
 
+from scopegate.evaluate_cli import app as evaluate_app
+from scopegate.evaluate_cli import calibrate
 from scopegate.probe_cli import app as probe_app
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(probe_app)
+app.add_typer(evaluate_app)
+app.command()(calibrate)
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Where knowledge is kept. [env: SCOPEGATE_DATA_DIR] [default: data]")

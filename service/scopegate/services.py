@@ -10,6 +10,8 @@ from pathlib import Path
 from scopegate.answering.answerer import Answerer, Generation
 from scopegate.domain import Invalid, JobKind
 from scopegate.enrichment.work import Enrich
+from scopegate.evaluation.calibration import Calibration
+from scopegate.evaluation.work import Evaluate
 from scopegate.gate.condense import Condenser
 from scopegate.gate.gate import Gate, Probe, ProbeGate
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -59,10 +61,8 @@ class Services:
         deadline_ms = settings.deadline_ms if self.llms is None else settings.llm_deadline_ms
         self.gatekeeper = Gatekeeper(self.knowledge, retriever, gates, defaults, deadline_ms)
         self.answerer = Answerer(self.gatekeeper, generation)
-        calls = asyncio.Semaphore(settings.job_llm_calls)
-        askers = [Asker(llm, calls) for llm in (self.llms.answerer, self.llms.judge)] if self.llms else [None, None]
-        self.evaluate = Evaluate(self.gatekeeper, self.knowledge, self.embedder, settings, *askers)
-        self.jobs = Jobs(settings, self.knowledge.database, self._works(), _NEEDS_LLM)
+        self.works = self._works()
+        self.jobs = Jobs(settings, self.knowledge.database, self.works, _NEEDS_LLM)
 
     @asynccontextmanager
     async def running(self, follow: Collection[str] | None = None) -> AsyncIterator[None]:
@@ -87,12 +87,16 @@ class Services:
 
     def _works(self) -> dict[JobKind, Work]:
         """The kinds of job that can be done here."""
-        works: list[Work] = []
-        if self.llms is not None:
+        parts = (self.gatekeeper, self.knowledge, self.embedder, self.settings)
+        works: list[Work] = [Calibration(self.gatekeeper, self.knowledge)]
+        if self.llms is None:
+            works.append(Evaluate(*parts, answerer=None, judge=None))
+        else:
             calls = asyncio.Semaphore(self.settings.job_llm_calls)
             generator, judge = Asker(self.llms.generator, calls), Asker(self.llms.judge, calls)
             works.append(Generate(generator, judge, self.embedder, self.knowledge))
             works.append(Enrich(generator, self.embedder, self.knowledge))
+            works.append(Evaluate(*parts, answerer=Asker(self.llms.answerer, calls), judge=judge))
         return {work.kind: work for work in works}
 
     def _probe(self, file: ProbeFile | None) -> Probe:

@@ -74,6 +74,16 @@ class Gatekeeper:
         self._defaults = defaults
         self._deadline_ms = deadline_ms
 
+    def over(self, knowledge: Knowledge) -> Gatekeeper:
+        """The same gates, over other knowledge."""
+        gates = tuple(self._gates.values())
+        return Gatekeeper(knowledge, self._retriever, gates, self._defaults, self._deadline_ms)
+
+    @property
+    def available(self) -> tuple[GateName, ...]:
+        """The gates that there are, cheapest first."""
+        return tuple(name for name in GateName if name in self._gates)
+
     def policy(self, scope: Scope) -> Policy:
         """What holds in the scope, before a request's overrides."""
         return overridden(self._defaults, scope.policy)

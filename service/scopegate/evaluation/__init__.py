@@ -1,0 +1,1 @@
+"""How good detection, responses, retrieval, answers and labels are, and thresholds with a guarantee."""

@@ -1,0 +1,171 @@
+"""Rows that evaluations take: questions on documents, and questions with choices, in the layouts that are about."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, StringConstraints, ValidationError
+
+from scopegate.domain import Invalid
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Row = TypeVar("Row", bound=BaseModel)
+
+# An answer in so few words says nothing by itself; as knowledge it stands after its question.
+_FEW_WORDS = 4
+
+
+class Asked(BaseModel):
+    """A question on a document. in_scope: whether the document answers it. response, defused: what somebody answered,
+    and whether people say that this defuses the question."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
+
+    id: Text
+    question: Text
+    in_scope: StrictBool = Field(validation_alias=AliasChoices("in_scope", "answerable"))
+    document: Text = Field(validation_alias=AliasChoices("document", "passage"))
+    document_id: Text = Field(validation_alias=AliasChoices("document_id", "doc"))
+    topic: Text | None = None
+    response: Text | None = None
+    defused: StrictBool | None = None
+
+
+class Document(BaseModel):
+    """A document to be found, or to be joined to its questions."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
+
+    id: Text
+    text: Text
+    title: str | None = None
+    topic: Text | None = None
+
+    @property
+    def whole(self) -> str:
+        """Title and text."""
+        return f"{self.title}\n\n{self.text}" if self.title else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A question with candidates, of which those at `right` are right; gold: a right answer as one sentence."""
+
+    id: str
+    question: str
+    candidates: tuple[str, ...]
+    right: tuple[int, ...]
+    gold: str
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a .jsonl, .json or .csv file, packed with gzip or not. Raises Invalid where it is none."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        text = content.decode("utf-8-sig")
+        kind = path.name.removesuffix(".gz").rpartition(".")[2]
+        if kind == "csv":
+            return list(csv.DictReader(io.StringIO(text)))
+        rows = json.loads(text) if kind == "json" else [json.loads(line) for line in text.splitlines() if line.strip()]
+    except OSError as error:
+        raise Invalid(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise Invalid(f"{path} holds no rows of JSON or CSV: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise Invalid(f"{path} holds no list of objects")
+    return rows
+
+
+def asked(rows: Sequence[Mapping[str, Any]], documents: Iterable[Document] = ()) -> list[Asked]:
+    """The rows as questions; what they lack of id, document and topic comes from their place and their document.
+
+    Raises Invalid, naming the row, where one is none, and where there are none.
+    """
+    known = {document.id: document for document in documents}
+    found = []
+    for number, row in enumerate(rows, 1):
+        held = known.get(str(row.get("document_id", row.get("doc"))))
+        given: dict[str, Any] = {"id": f"{number}"}
+        if held is not None:
+            given |= {"document": held.whole, "topic": held.topic}
+        elif "document_id" not in row and "doc" not in row:
+            given["document_id"] = row.get("document", row.get("passage"))
+        found.append(_valid(Asked, given | {key: value for key, value in row.items() if value is not None}, number))
+    if not found:
+        raise Invalid("the data set holds no rows")
+    return found
+
+
+def documents(rows: Sequence[Mapping[str, Any]]) -> list[Document]:
+    """The rows as documents. Raises Invalid, naming the row, where one is none."""
+    return [_valid(Document, row, number) for number, row in enumerate(rows, 1)]
+
+
+def choices(rows: Sequence[Mapping[str, Any]], *, several: bool, seed: int) -> list[Choice]:
+    """The rows of TruthfulQA, CommonsenseQA or MedQA files, or rows of question, candidates and right (numbers from 0).
+
+    several: TruthfulQA's MC2, in which several are right; else MC1. seed: of the order of TruthfulQA's candidates.
+    Raises Invalid, naming the row, where one is none of these, and where there are none.
+    """
+    if not rows:
+        raise Invalid("the data set holds no rows")
+    found = []
+    for number, row in enumerate(rows, 1):
+        try:
+            found.append(_choice(row, number, several, seed))
+        except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+            raise Invalid(
+                f"row {number} is a question with choices in none of the layouts TruthfulQA, CommonsenseQA, MedQA, or "
+                "question, candidates, right"
+            ) from error
+    return found
+
+
+def _choice(row: Mapping[str, Any], number: int, several: bool, seed: int) -> Choice:
+    if "Best Answer" in row:
+        question, best = row["Question"].strip(), row["Best Answer"].strip()
+        right = _parts(row["Correct Answers"]) if several else [best]
+        candidates = list(dict.fromkeys([*right, *_parts(row["Incorrect Answers"])]))
+        random.Random(f"{seed}:{question}").shuffle(candidates)  # noqa: S311 - an order, no secret
+        return _made(f"{number}", question, candidates, [candidates.index(each) for each in right], best)
+    asked = row["question"]
+    if isinstance(asked, dict):
+        candidates = [choice["text"] for choice in asked["choices"]]
+        labels = [choice["label"] for choice in asked["choices"]]
+        return _made(row.get("id", f"{number}"), asked["stem"], candidates, [labels.index(row["answerKey"])])
+    if "options" in row:
+        letters = list(row["options"])
+        return _made(
+            row.get("id", f"{number}"), asked, list(row["options"].values()), [letters.index(row["answer_idx"])]
+        )
+    return _made(row.get("id", f"{number}"), asked, list(row["candidates"]), list(row["right"]), row.get("gold"))
+
+
+def _made(name: Any, question: str, candidates: list[str], right: list[int], gold: str | None = None) -> Choice:
+    if len(candidates) < 2 or not right or not all(0 <= each < len(candidates) for each in right):
+        raise ValueError("a choice needs two candidates, one of them right")
+    best = gold or candidates[right[0]]
+    fact = best if len(best.split()) >= _FEW_WORDS else f"{question} {best}"
+    return Choice(str(name), question, tuple(candidates), tuple(right), fact)
+
+
+def _parts(listed: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in listed.split(";") if part.strip()))
+
+
+def _valid(kind: type[Row], row: Mapping[str, Any], number: int) -> Row:
+    try:
+        return kind.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Invalid(f"row {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
