@@ -109,7 +109,7 @@ async def test_a_stop_gives_back_what_was_in_hand_and_the_next_start_takes_it_up
 ) -> None:
     async with jobs_on(settings, work) as jobs:
         job_id = await submit(jobs, seconds=0.3, texts=[f"{n}" for n in range(32)])
-        while len(work.done) < 16:
+        while len(work.began) < 20:
             await asyncio.sleep(0.02)
     assert work.cancelled
     again = Echo()
@@ -118,7 +118,7 @@ async def test_a_stop_gives_back_what_was_in_hand_and_the_next_start_takes_it_up
         assert await texts(jobs, job_id) == [f"{n}" for n in range(32)]
     assert job.status is JobStatus.SUCCEEDED
     assert set(again.began) >= set(work.cancelled)
-    assert len(again.began) <= 32 - 1
+    assert len(again.began) < 32
 
 
 async def test_workers_without_a_queue_between_them_share_a_job(settings: Settings) -> None:

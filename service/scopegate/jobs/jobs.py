@@ -16,7 +16,7 @@ from scopegate.jobs.queue import Queue
 from scopegate.jobs.runner import Runner
 from scopegate.jobs.store import JobStore, Seen
 from scopegate.jobs.watch import Watch
-from scopegate.jobs.work import Done, Work
+from scopegate.jobs.work import Done, Item, Work
 from scopegate.knowledge.database import Database
 from scopegate.settings import Settings
 
@@ -102,6 +102,10 @@ class Jobs:
     def result(self, job_id: str) -> AsyncIterator[list[Done]]:
         """What came of the items that are finished so far, some at a time. Raises UnknownJob."""
         return self._store.result(job_id)
+
+    def finished(self, job_id: str) -> AsyncIterator[list[Item]]:
+        """The items that are finished so far, some at a time. Raises UnknownJob."""
+        return self._store.finished(job_id)
 
     async def cancel(self, job_id: str) -> Job:
         """Ends the job where it is; what is finished stays. Raises UnknownJob."""

@@ -155,17 +155,24 @@ class JobStore:
 
     async def result(self, job_id: str) -> AsyncIterator[list[Done]]:
         """What came of the finished items, in the order of the items, some at a time. Raises UnknownJob."""
+        async for rows in self._finished(job_id, _items.rows, _items.counts, _items.notes):
+            yield [Done(tuple(row.rows), row.counts, tuple(row.notes)) for row in rows]
+
+    async def finished(self, job_id: str) -> AsyncIterator[list[Item]]:
+        """The finished items in order, some at a time. Raises UnknownJob."""
+        async for rows in self._finished(job_id, _items.key, _items.body):
+            yield [Item(row.key, row.body) for row in rows]
+
+    async def _finished(self, job_id: str, *columns: ColumnElement[Any]) -> AsyncIterator[Sequence[Row[Any]]]:
         last = -1
         while True:
             async with self._database.read() as connection:
-                key = await _key(connection, job_id)
-                query = select(_items.position, _items.rows, _items.counts, _items.notes).where(
-                    _items.job == key, _items.state == "done", _items.position > last
-                )
+                these = and_(_items.job == await _key(connection, job_id), _items.state == "done")
+                query = select(_items.position, *columns).where(these, _items.position > last)
                 rows = (await connection.execute(query.order_by(_items.position).limit(_ROWS))).all()
             if not rows:
                 return
-            yield [Done(tuple(row.rows), row.counts, tuple(row.notes)) for row in rows]
+            yield rows
             last = rows[-1].position
 
     async def failures(self, job_id: str, most: int) -> tuple[int, list[tuple[str, str]]]:
