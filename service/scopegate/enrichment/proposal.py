@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scopegate.domain import MAX_FACTS, Invalid, NewFact, Origin, Provenance
@@ -11,6 +12,21 @@ from scopegate.inference.likeness import originals
 from scopegate.knowledge import Knowledge
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What taking facts in did.
+
+    accepted: those that went in, of which `added` are new to the scope and `duplicates` were known to it already.
+    merged: those that say the same as one that went in.
+    """
+
+    accepted: int
+    merged: int
+    added: int
+    duplicates: int
+    revision: int
 
 
 async def distinct(embedder: Embedder, rows: Sequence[Row]) -> list[Row]:
@@ -32,11 +48,10 @@ def chosen(rows: Sequence[Row], ids: Sequence[str] | None) -> list[Row]:
     return [row for row in rows if row["id"] in wanted]
 
 
-async def accept(knowledge: Knowledge, embedder: Embedder, scope: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Adds proposed facts to a scope with the origin enriched, those that say the same as one.
+async def accept(knowledge: Knowledge, embedder: Embedder, scope: str, rows: Sequence[Row]) -> Accepted:
+    """Adds proposed facts to a scope with the origin enriched; of those that say the same, the most confident.
 
-    Returns how many went in, were merged, were new, and were known already; and the scope's revision. Idempotent: what
-    was accepted before is known. Raises what adding facts raises.
+    Idempotent: what was accepted before is known. Raises what adding facts raises.
     """
     facts = [
         NewFact(
@@ -49,10 +64,5 @@ async def accept(knowledge: Knowledge, embedder: Embedder, scope: str, rows: Seq
     added = 0
     for first in range(0, len(facts), MAX_FACTS):
         added += (await knowledge.add(scope, facts[first : first + MAX_FACTS])).added
-    return {
-        "accepted": len(facts),
-        "merged": len(rows) - len(facts),
-        "added": added,
-        "duplicates": len(facts) - added,
-        "revision": (await knowledge.scope(scope)).revision,
-    }
+    revision = (await knowledge.scope(scope)).revision
+    return Accepted(len(facts), len(rows) - len(facts), added, len(facts) - added, revision)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -85,7 +86,7 @@ class Enrich:
         summary = summed(done) | {"distinct": len(await distinct(self._embedder, rows))}
         if spec.get("review", True):
             return summary
-        return summary | {"accepted": await accept(self._knowledge, self._embedder, spec["scope"], rows)}
+        return summary | {"accepted": asdict(await accept(self._knowledge, self._embedder, spec["scope"], rows))}
 
     def _row(self, item: Item, number: int, pair: Pair, fact: str) -> Mapping[str, Any]:
         return {
