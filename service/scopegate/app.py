@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from scopegate import __version__
-from scopegate.api import asking, facts, openai, operation, problems, scopes
+from scopegate.api import asking, enrichment, facts, jobs, openai, operation, problems, scopes
 from scopegate.api.edge import Edge
 from scopegate.api.keys import Keys
 from scopegate.api.metrics import Metrics
@@ -45,7 +45,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.parts = Parts(services, keys, metrics)
     app.add_middleware(Edge, settings=settings, metrics=metrics)
     problems.install(app)
-    for router in (asking.router, openai.router, scopes.router, facts.router, operation.router):
+    for router in (
+        asking.router,
+        openai.router,
+        scopes.router,
+        facts.router,
+        jobs.router,
+        enrichment.router,
+        operation.router,
+    ):
         app.include_router(router)
     made = document(app)
     app.openapi = lambda: made  # type: ignore[method-assign]

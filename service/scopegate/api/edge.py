@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from time import perf_counter
 
 import structlog
@@ -20,6 +21,9 @@ log = structlog.get_logger("scopegate.http")
 # Probes and scrapes are answered however busy the service is, and are not worth a line each.
 _WATCHING = {"/livez", "/readyz", "/metrics"}
 _MAX_ID = 128
+
+# Listeners wait more than they work, and are bounded where they listen.
+_LISTENING = re.compile(r"/jobs/[^/]+/events")
 
 # Nginx's status for a client that went away before its answer.
 _CLIENT_GONE = 499
@@ -56,11 +60,12 @@ class Edge:
             await send(message)
 
         watching = scope["path"] in _WATCHING
-        self._in_flight += 1
+        counted = _LISTENING.fullmatch(scope["path"]) is None
+        self._in_flight += counted
         self._metrics.in_flight.set(self._in_flight)
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                if self._in_flight > self._max_requests and not watching:
+                if counted and not watching and self._in_flight > self._max_requests:
                     busy = problems.problem(
                         503, "as many requests are in flight as the service takes; try again", "overloaded"
                     )
@@ -75,7 +80,7 @@ class Edge:
                     raise
                 await problems.response(problems.failed(), scope["path"])(scope, receive, send_marked)
             finally:
-                self._in_flight -= 1
+                self._in_flight -= counted
                 self._record(scope, status or _CLIENT_GONE, perf_counter() - started, watching)
 
     def _bounded(self, receive: Receive, headers: dict[bytes, bytes]) -> Receive:

@@ -80,6 +80,24 @@ _VERDICT = {
     "scope": "default",
     "revision": 3,
 }
+_SOURCE = {
+    "id": "news_1",
+    "title": "Harwick's new pier",
+    "text": "The harbour office opened pier 4 in May. The night ferry to Harwick leaves from it.",
+    "topic": "news",
+}
+_PROGRESS = {"done": 12, "total": 45, "stage": "recovering claims", "remaining_s": 84.5}
+_JOB = {
+    "id": "01KB3YT5D1F3H5K7N9Q1S3V5X7",
+    "kind": "generate",
+    "status": "running",
+    "progress": _PROGRESS,
+    "created_at": _TIME,
+    "started_at": _TIME,
+    "finished_at": None,
+    "error": None,
+    "summary": None,
+}
 _PROBLEM = {
     "type": "urn:scopegate:invalid",
     "title": "Invalid",
@@ -168,6 +186,8 @@ EXAMPLES: Mapping[str, Any] = {
         "temperature": 0.2,
         "scopegate": {"policy": {"k": 4}},
     },
+    "AcceptRequest": {"ids": ["batch_1_2", "batch_1_5"]},
+    "Accepted": {"accepted": 2, "merged": 0, "added": 2, "duplicates": 0, "revision": 5},
     "AnswerRequest": _CHECK,
     "CheckRequest": _CHECK,
     "Choice": _CHOICE,
@@ -175,6 +195,12 @@ EXAMPLES: Mapping[str, Any] = {
     "ContentPart": {"type": "text", "text": "Which pier does the ferry to Harwick leave from?"},
     "DocumentIn": _DOCUMENT,
     "DocumentsRequest": {"documents": [_DOCUMENT]},
+    "EnrichRequest": {
+        "seed_questions": ["How long does the ferry to Harwick take?"],
+        "count": 100,
+        "min_confidence": 0.7,
+        "review": True,
+    },
     "Evidence": _EVIDENCE,
     "Fact": _FACT,
     "FactChange": {"text": _TEXT, "confidence": 0.8},
@@ -182,7 +208,10 @@ EXAMPLES: Mapping[str, Any] = {
     "FactsRequest": {"facts": [_NEW_FACT]},
     "FieldError": _PROBLEM["errors"][0],  # type: ignore[index]
     "GateResult": _HARD,
+    "GenerateRequest": {"documents": [_SOURCE], "facts_per_document": 10, "rounds": 3, "votes": 3, "seed": 7},
     "Health": {"status": "alive"},
+    "Job": _JOB,
+    "JobProgress": _PROGRESS,
     "Readiness": {"status": "ready", "llms": [_LLM]},
     "Message": _QUESTION_TURN,
     "ModelCard": _MODEL,
@@ -190,6 +219,7 @@ EXAMPLES: Mapping[str, Any] = {
     "OpenAIError": {"error": _OPENAI_ERROR},
     "OpenAIErrorDetail": _OPENAI_ERROR,
     "Page_Fact_": {"items": [_FACT], "next_cursor": None},
+    "Page_Job_": {"items": [_JOB], "next_cursor": None},
     "Page_ScopeBody_": {"items": [_SCOPE], "next_cursor": None},
     "PassageIn": _PASSAGE,
     "Policy": _EFFECTIVE,
@@ -199,6 +229,7 @@ EXAMPLES: Mapping[str, Any] = {
     "ProvenanceIn": _PROVENANCE,
     "ScopeBody": _SCOPE,
     "ScopeChange": {"policy": {"alpha": 1.0}, "overridable": ["k"]},
+    "SourceDocument": _SOURCE,
     "Span": _SPAN,
     "Split": {
         "documents": 1,

@@ -12,13 +12,16 @@ from scopegate.api.examples import EXAMPLES
 from scopegate.api.openai_schemas import ChatRequest
 from scopegate.api.problems import OpenAIError, Problem
 from scopegate.api.schemas import (
+    AcceptRequest,
     AnswerRequest,
     BatchRequest,
     CheckRequest,
     DocumentsRequest,
+    EnrichRequest,
     FactChange,
     FactIn,
     FactsRequest,
+    GenerateRequest,
     ScopeChange,
 )
 
@@ -31,6 +34,9 @@ _OURS = (
     FactChange,
     DocumentsRequest,
     ScopeChange,
+    GenerateRequest,
+    EnrichRequest,
+    AcceptRequest,
     ChatRequest,
     Problem,
     OpenAIError,

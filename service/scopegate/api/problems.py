@@ -22,6 +22,7 @@ from scopegate.domain import (
     StorageFull,
     Unavailable,
     UnknownFact,
+    UnknownJob,
     UnknownScope,
 )
 
@@ -35,6 +36,7 @@ RETRY = {"Retry-After": "1"}
 _KINDS: Mapping[type[ScopegateError], tuple[HTTPStatus, str]] = {
     UnknownScope: (HTTPStatus.NOT_FOUND, "unknown-scope"),
     UnknownFact: (HTTPStatus.NOT_FOUND, "unknown-fact"),
+    UnknownJob: (HTTPStatus.NOT_FOUND, "unknown-job"),
     Conflict: (HTTPStatus.CONFLICT, "conflict"),
     Invalid: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid"),
     Forbidden: (HTTPStatus.FORBIDDEN, "forbidden"),

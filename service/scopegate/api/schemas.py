@@ -31,6 +31,8 @@ from scopegate.domain import (
     Check,
     Document,
     GateName,
+    JobKind,
+    JobStatus,
     Mode,
     NewFact,
     OnError,
@@ -449,6 +451,76 @@ class ScopeBody:
         )
 
 
+class SourceDocument(Closed):
+    """A document to make questions of; without an id it is known by its position, d1 and so on."""
+
+    id: Annotated[DocumentId, Field(min_length=1)] | None = None
+    title: Line | None = None
+    text: Annotated[str, AfterValidator(line), Field(json_schema_extra={"pattern": _LINE})]
+    topic: Line | None = None
+
+
+class GenerateRequest(Closed):
+    """What to make questions of, the documents given or those of a scope, and by how much work.
+
+    facts_per_document: claims taken out of each. rounds, partitions: of masking and recovering them. votes: of the
+    judge, on each question. seed: of all random choices.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["documents"], "properties": {"documents": {"type": "array"}, "scope": {"type": "null"}}},
+                {"required": ["scope"], "properties": {"documents": {"type": "null"}, "scope": {"type": "string"}}},
+            ]
+        }
+    )
+
+    documents: Annotated[tuple[SourceDocument, ...], Field(min_length=1, max_length=MAX_FACTS)] | None = None
+    scope: ScopeName | None = None
+    facts_per_document: Annotated[Integer, Field(ge=2, le=100)] = 10
+    rounds: Annotated[Integer, Field(ge=1, le=20)] = 3
+    partitions: Annotated[Integer, Field(ge=2, le=20)] = 3
+    in_scope_questions: Annotated[Integer, Field(ge=0, le=100)] = 5
+    votes: Annotated[Integer, Field(ge=1, le=99)] = 3
+    seed: Annotated[Integer, Field(ge=0, lt=2**31)] = 0
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.documents is None) == (self.scope is None):
+            raise PydanticCustomError("one_source", "Give exactly one of documents and scope")
+        ids = [document["id"] for document in self.spec()["documents"] or ()]
+        if len(set(ids)) < len(ids):
+            raise PydanticCustomError("repeats", "Two documents have the same id")
+        return self
+
+    def spec(self) -> dict[str, Any]:
+        """The job's spec, in which every document has an id."""
+        spec = self.model_dump(mode="json")
+        for n, document in enumerate(spec["documents"] or (), 1):
+            document["id"] = document["id"] or f"d{n}"
+        return spec
+
+
+class EnrichRequest(Closed):
+    """What an LLM is to think of: questions in the spirit of the seeds, and how sure of an answer it must be.
+
+    review: the facts are a proposal; without it they enter the scope as the job ends. seed: of all random choices.
+    """
+
+    seed_questions: Annotated[tuple[Question, ...], Field(min_length=1, max_length=1_000)]
+    count: Annotated[Integer, Field(ge=1, le=MAX_FACTS)] = 100
+    min_confidence: Confidence = 0.7
+    review: StrictBool = True
+    seed: Annotated[Integer, Field(ge=0, lt=2**31)] = 0
+
+
+class AcceptRequest(Closed):
+    """Which of the proposed facts shall enter the scope, by the ids of their rows; all of them for null."""
+
+    ids: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_FACTS)] | None = None
+
+
 class PageQuery(Closed):
     """Which page of a list."""
 
@@ -459,6 +531,20 @@ class ScopesQuery(PageQuery):
     """Which page of the scopes."""
 
     cursor: ScopeName | None = None
+
+
+class JobsQuery(PageQuery):
+    """Which page of the jobs, and which of them."""
+
+    cursor: Annotated[str, Field(pattern=r"^[0-9A-Z]{26}$")] | None = None
+    status: JobStatus | None = None
+    kind: JobKind | None = None
+
+
+class ResultQuery(Closed):
+    """In which form the rows shall come: a row a line, or, of a data set, as Parquet or in ELOQ's files, zipped."""
+
+    format: Literal["jsonl", "parquet", "eloq"] = "jsonl"
 
 
 class FactsQuery(PageQuery):

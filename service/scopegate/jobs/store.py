@@ -318,15 +318,16 @@ class JobStore:
             await connection.execute(update(schema.items).where(_of(ids), held).values(leased_until=until))
 
     async def give_back(self, worker: str, job_id: str) -> None:
-        """Lets others have what the worker holds of a job."""
-        held = and_(_items.state == "leased", _items.worker == worker)
+        """Lets others have what the worker holds of a job, unless that has ended."""
+        free = {"worker": None, "leased_until": None}
         async with self._database.write() as connection:
-            await connection.execute(
-                update(schema.jobs).where(_jobs.id == job_id, _jobs.worker == worker).values(worker=None)
-            )
-            await connection.execute(
-                update(schema.items).where(_of([job_id]), held).values(state="waiting", worker=None)
-            )
+            job = await _locked(connection, job_id)
+            if job is None:
+                return
+            if job.worker == worker:
+                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**free))
+            held = and_(_items.job == job.key, _items.state == "leased", _items.worker == worker)
+            await connection.execute(update(schema.items).where(held).values(**free, state="waiting"))
 
 
 def _of(ids: Collection[str]) -> ColumnElement[bool]:
