@@ -17,7 +17,7 @@ def p_values(
     """For each of L thresholds, the p-value of "the share of questions let through is above `most`".
 
     let_through: shape (G, L), how many of each group's questions; groups are independent of each other, their questions
-    need not be, and come in an order that has nothing to do with them. sizes: shape (G,), how many each has, at least 1.
+    need not be, and stand in an order that has nothing to do with them. sizes: shape (G,), their questions, 1 or more.
     Single questions: the binomial's tail, with which Clopper-Pearson bounds are made. Groups: a bet on each against the
     hypothesis (Waudby-Smith and Ramdas, 2024, section 4.1), on the questions let through less `most` times the group's
     size, whose mean is above 0 exactly where the share is above `most`; 1/p is the most that the bettor ever had.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from scopegate.domain import Check, GateName, GateStatus, Invalid, JobKind, OnError, Passage
+from scopegate.domain import Check, GateName, GateStatus, Invalid, JobKind, OnError, Passage, Policy
 from scopegate.evaluation.asking import chunks, judged
 from scopegate.evaluation.thresholds import ALPHAS, PROBES, Labelled, Setting, calibrate, passes
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -54,10 +54,10 @@ class Calibration:
         gates = self._gates(spec)
         rows = {int(row["id"]): row for each in done for row in each.rows}
         scope = self._knowledge.scope_of(spec["scope"])
-        policy = self._gatekeeper.policy(scope)
-        current = Setting(
-            policy.alpha if GateName.HARD in gates else None,
-            policy.probe_threshold if GateName.PROBE in gates else None,
+        # As it was when the questions were asked: applied thresholds are no longer what was there before.
+        current = next(
+            (Setting(row["alpha"], row["probe_threshold"]) for row in rows.values()),
+            _current(self._gatekeeper.policy(scope), gates),
         )
         summary = await asyncio.to_thread(_summary, spec, rows, current)
         summary |= {"scope": scope.name, "revision": scope.revision, "embedder": scope.embedder, "applied": False}
@@ -88,6 +88,7 @@ class Calibration:
             overrides={"gates": gates, "on_error": OnError.REFUSE},
             explain=True,
         )
+        current = _current(self._gatekeeper.policy(self._knowledge.scope_of(spec["scope"])), gates)
         verdict = await judged(self._gatekeeper, check)
         results = {result.gate: result for result in verdict.gates}
         return {
@@ -98,6 +99,7 @@ class Calibration:
             "judged": all(result.status is GateStatus.OK for result in results.values()),
             "ratio": results[GateName.HARD].score if GateName.HARD in results else None,
             "probability": results[GateName.PROBE].score if GateName.PROBE in results else None,
+            **asdict(current),
         }
 
 
@@ -119,6 +121,13 @@ def group(asked: Mapping[str, Any]) -> str:
         return f"group:{asked['group']}"
     texts = [passage.text for passage in passages(asked) or ()] or [asked["question"].casefold().strip()]
     return "text:" + hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]
+
+
+def _current(policy: Policy, gates: Collection[GateName]) -> Setting:
+    return Setting(
+        policy.alpha if GateName.HARD in gates else None,
+        policy.probe_threshold if GateName.PROBE in gates else None,
+    )
 
 
 def _summary(spec: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], current: Setting) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scopegate.domain import Check, Invalid, Passage
+from scopegate.domain import Check, Conflict, Passage
 from scopegate.evaluation.asking import chunks, judged, majority, votes
 from scopegate.evaluation.datasets import asked
 from scopegate.evaluation.shares import by_topic, confusion
@@ -32,10 +33,10 @@ class Detection:
         self._judge = judge
 
     async def items(self, spec: Mapping[str, Any]) -> Sequence[Item]:
-        """See Work. Raises Invalid where rows are no such questions, or an LLM is wanted and none is set."""
+        """See Work. Raises Invalid where rows are no such questions, Conflict where an LLM is wanted and not set."""
         if "llm" in self._by(spec) and self._judge is None:
-            raise Invalid("no LLM is set to judge (SCOPEGATE_LLM_URL)")
-        return chunks(len(asked(spec["dataset"])), _CHUNK)
+            raise Conflict("this job needs an LLM to judge, and none is set (SCOPEGATE_LLM_URL)")
+        return chunks(len(await asyncio.to_thread(asked, spec["dataset"])), _CHUNK)
 
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
         """See Work. A row for each question: whether each judge calls it out of scope; null where it cannot tell."""

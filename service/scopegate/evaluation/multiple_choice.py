@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scopegate.answering.shapes import Json, Unreadable, Written
-from scopegate.domain import Check, Evidence, GateName, Invalid, NewFact, Origin, Provenance
+from scopegate.domain import Check, Conflict, Evidence, GateName, Invalid, NewFact, Origin, Provenance
 from scopegate.evaluation.asking import chunks, judged
 from scopegate.evaluation.datasets import Choice, choices
 from scopegate.evaluation.shares import share
@@ -33,6 +34,7 @@ from scopegate.settings import Settings
 PARTS = ("hard", "probe", "soft", "step_by_step")
 _CHUNK = 8
 _TOKENS = 1_024
+_NO_LLM = "this job needs an LLM to choose, and none is set (SCOPEGATE_LLM_URL)"
 _READY_S = 60.0
 _ADD = 1_000
 _NUMBERS = re.compile(r"\d{1,3}")
@@ -72,13 +74,13 @@ class MultipleChoice:
 
     async def items(self, spec: Mapping[str, Any]) -> Sequence[Item]:
         """See Work. A share of gold knowledge is an item. Raises Invalid where rows or options make no sense,
-        UnknownScope."""
+        UnknownScope, Conflict where an LLM is wanted and none is set."""
         options = spec.get("options", {})
-        found = _choices(spec)
+        found = await asyncio.to_thread(_choices, spec)
         if unknown := set(options.get("without", ())) - set(PARTS):
             raise Invalid(f"there is no part {unknown.pop()!r} to leave out; there are {', '.join(PARTS)}")
         if self._llm(options) and self._answerer is None:
-            raise Invalid("no LLM is set to choose (SCOPEGATE_LLM_URL)")
+            raise Conflict(_NO_LLM)
         if "gold_shares" in options:
             return [Item(f"{each:g}", {"share": each}) for each in options["gold_shares"]]
         self._knowledge.scope_of(options.get("scope", DEFAULT_SCOPE))
@@ -198,7 +200,7 @@ class MultipleChoice:
     ) -> _Chosen:
         """The LLM's choice, from the evidence; from what it knows, where there is none, or where it declines."""
         if self._answerer is None:
-            raise Invalid("no LLM is set to choose (SCOPEGATE_LLM_URL)")
+            raise Conflict(_NO_LLM)
         several, seed = bool(options.get("several")), options.get("seed", 0)
         prompt = load_prompt(f"multiple_choice_{2 if several else 1}")
         turns = prompt.render(question=choice.question, candidates=list(choice.candidates))

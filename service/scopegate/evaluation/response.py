@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scopegate.domain import Invalid
+from scopegate.domain import Conflict, Invalid
 from scopegate.evaluation.asking import chunks, majority, votes
 from scopegate.evaluation.datasets import Asked, asked
 from scopegate.evaluation.shares import by_topic, confusion, share
@@ -20,6 +21,7 @@ METHODS = ("basic", "two_shot", "reasoning")
 JUDGES = (("none", 1), ("given", 1), ("given", 3), ("given", 9))
 _GIVEN = "given"
 _TOKENS = 1_024
+_NO_LLM = "this job needs an LLM, and none is set (SCOPEGATE_LLM_URL)"
 
 
 class Response:
@@ -35,10 +37,10 @@ class Response:
         self._judge = judge
 
     async def items(self, spec: Mapping[str, Any]) -> Sequence[Item]:
-        """See Work. Raises Invalid where rows are no such questions, none is out of scope, or no LLM is set."""
+        """See Work. Raises Invalid where rows are no such questions or all in scope, Conflict where no LLM is set."""
         if self._answerer is None or self._judge is None:
-            raise Invalid("no LLM is set to answer and to judge (SCOPEGATE_LLM_URL)")
-        rows = asked(spec["dataset"])
+            raise Conflict(_NO_LLM)
+        rows = await asyncio.to_thread(asked, spec["dataset"])
         if all(row.in_scope for row in rows):
             raise Invalid("none of the questions is out of scope, and only those can be defused")
         return [item for item, row in zip(chunks(len(rows), 1), rows, strict=True) if not row.in_scope]
@@ -113,7 +115,7 @@ class Response:
 
     async def _response(self, question: Asked, method: str, seed: int) -> str:
         if self._answerer is None:
-            raise Invalid("no LLM is set to answer (SCOPEGATE_LLM_URL)")
+            raise Conflict(_NO_LLM)
         prompt = load_prompt(f"response_{method}")
         turns = prompt.render(document=question.document, question=question.question)
         ask = Ask(turns, _TOKENS, seed=seed_of(seed, prompt.id, question.document, question.question))
@@ -122,7 +124,7 @@ class Response:
     async def _votes(self, question: Asked, said: str, options: Mapping[str, Any]) -> dict[str, list[bool | None]]:
         """By examples: as many votes as any way of judging needs; fewer votes are the first of them."""
         if self._judge is None:
-            raise Invalid("no LLM is set to judge (SCOPEGATE_LLM_URL)")
+            raise Conflict(_NO_LLM)
         wanted = {options.get("examples", _GIVEN): options.get("votes", 9)}
         if question.defused is not None:
             for examples, count in JUDGES:

@@ -46,13 +46,13 @@ class Retrieval:
                 raise Invalid(f"there is no retriever {name!r}; there are {', '.join(RETRIEVERS)} and {_LOCAL}NAME")
         if BM25 in retrievers:
             _bm25()
-        _asked(spec)
+        await asyncio.to_thread(_asked, spec)
         return [Item(name, {}) for name in dict.fromkeys(retrievers)]
 
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
         """See Work. A row for each question: the rank of its document; among equals it is the last."""
         stage(item.key)
-        questions, corpus = _asked(spec)
+        questions, corpus = await asyncio.to_thread(_asked, spec)
         places = {document_id: place for place, document_id in enumerate(corpus)}
         texts = list(corpus.values())
         rows = []
