@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from scopegate.domain import Speaker, Turn
+from scopegate.llm.client import Ask, Llm
 from tests.conftest import running
 from tests.engine import models
 from tests.engine.engine import Engine
@@ -17,11 +19,14 @@ from tests.unit.eloq import PLACES
 
 
 @pytest.fixture(scope="module")
-def client(llama: models.Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    with (
-        Engine(llama.path, None, "--max-model-len", "4096") as engine,
-        running(tmp_path_factory.mktemp("data"), llm_url=f"{engine.url}/v1") as client,
-    ):
+def engine(llama: models.Model) -> Iterator[Engine]:
+    with Engine(llama.path, None, "--max-model-len", "4096") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with running(tmp_path_factory.mktemp("data"), llm_url=f"{engine.url}/v1") as client:
         yield client
 
 
@@ -59,8 +64,12 @@ def test_garbage_is_no_knowledge(client: TestClient) -> None:
     assert client.get("/scopes/default").json()["facts"] == 0
 
 
-def test_the_engine_heeds_a_seed(client: TestClient, tmp_path: Path) -> None:
-    """Two jobs alike are told the same by the engine: their notes, which quote nothing random, are the same."""
-    body = {"documents": [PLACES[0].document], "facts_per_document": 2, "seed": 11}
-    first, second = (summary(client, "/generate-dataset", body) for _ in range(2))
-    assert first == second
+async def test_seeded_votes_differ_among_each_other_and_are_the_same_again(engine: Engine) -> None:
+    llm = Llm(f"{engine.url}/v1", None, None, concurrency=4, queue=4, retries=0)
+    await llm.find_out(None)
+    ask = Ask((Turn(Speaker.USER, "Does the storm bell ring?"),), 24, temperature=1.0, n=3, seed=5)
+    first, second = await llm.complete(ask), await llm.complete(ask)
+    assert first.texts == second.texts
+    assert len(set(first.texts)) == 3
+    assert (await llm.complete(replace(ask, seed=50))).texts != first.texts
+    await llm.close()
