@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scopegate.llm.replies import Unread, by_number, in_order, line, objects, verdict
 
@@ -98,3 +102,44 @@ def test_garbage_is_no_json(garbage: str) -> None:
 def test_a_line_is_one_of_text() -> None:
     assert line("a\nb\x00 ") == "a b"
     assert [line(value) for value in (None, 3, "", "...", "x" * 1_001)] == [None] * 5
+
+
+_DRESS = [
+    "1. ",
+    "2) ",
+    "- ",
+    "**",
+    "<claim>",
+    "</think>",
+    "<think>",
+    "\n",
+    "\n\n",
+    "[",
+    "]",
+    "{",
+    "}",
+    '"number": 1',
+    "Why?",
+    ":",
+]
+
+
+@given(st.lists(st.one_of(st.sampled_from(_DRESS), st.text(max_size=12))).map("".join))
+def test_no_text_is_too_strange(text: str) -> None:
+    for item in in_order(text):
+        assert item == line(item)
+    assert by_number(text, 3).keys() <= {1, 2, 3}
+    assert objects(text, 3).keys() <= {1, 2, 3}
+    try:
+        assert verdict(text, "Confusing", ("yes", "no")) in {"yes", "no"}
+    except Unread as unread:
+        assert str(unread)  # noqa: PT017 - the one thing that it may raise
+
+
+@pytest.mark.parametrize("bit", ["#", "*", "(", "[", "_ ", "{", "<claim ", "1. ", "claim ", "\n1.", "- ", "&amp;"])
+def test_no_text_takes_long(bit: str) -> None:
+    begin = time.perf_counter()
+    text = bit * (50_000 // len(bit))
+    by_number(text, 10)
+    objects(text, 10)
+    assert time.perf_counter() - begin < 5  # a pattern that goes back and forth would take minutes

@@ -18,7 +18,7 @@ _MARKUP = " \t*_`#>-"
 _QUOTES = "\"'“”‘’«»`"
 # 1. 1) (1) [1] 1: 1 - **1.** - 1. Claim 1: Question #1. But neither 12:30 nor 3.5 million.
 _NUMBERED = re.compile(
-    r"[\s>*_#`|•–-]*(?:(?:claim|fact|question|guess|item|pair|answer|no|q)\b\.?\s*)?[(\[#]*(\d{1,3})[*_]*"
+    r"[\s>*_#`|•–-]*(?:(?:claim|fact|question|guess|item|pair|answer|no|q)\b\.?\s*#?)?[(\[]*(\d{1,3})[*_]*"
     r"(?:[\])]+[.:]?|[.:．、](?!\d)|\s[-–—:](?=\s))[*_\s]*(.*)",
     re.IGNORECASE,
 )
