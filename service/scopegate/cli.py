@@ -13,9 +13,9 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, TypeVar
 
@@ -26,7 +26,8 @@ from scopegate.evaluate_cli import calibrate
 from scopegate.probe_cli import app as probe_app
 
 if TYPE_CHECKING:
-    from scopegate.domain import Added, Answer, Check, Evidence, NewFact, Verdict
+    from scopegate.domain import Added, Answer, Check, Evidence, Job, JobKind, NewFact, Verdict
+    from scopegate.generation.data_set import DataSet
     from scopegate.services import Services
     from scopegate.settings import Settings
 
@@ -56,6 +57,8 @@ DataDir = Annotated[
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="SQL database instead of one in the data directory. [env: SCOPEGATE_DATABASE_URL]")
 ]
+LlmUrl = Annotated[str | None, typer.Option(help="An OpenAI-compatible server, as http://host:8000/v1.")]
+LlmModel = Annotated[str | None, typer.Option(help="Its model. [default: the first that it lists]")]
 InScope = Annotated[str, typer.Option("--scope", help="The body of knowledge.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what the HTTP API would answer.")]
 Alpha = Annotated[float | None, typer.Option(help="The hard gate's threshold for this question.")]
@@ -97,8 +100,8 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. [default: 8080]")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
-    llm_url: Annotated[str | None, typer.Option(help="An OpenAI-compatible server, as http://host:8000/v1.")] = None,
-    llm_model: Annotated[str | None, typer.Option(help="Its model. [default: the first that it lists]")] = None,
+    llm_url: LlmUrl = None,
+    llm_model: LlmModel = None,
 ) -> None:
     """Run the HTTP service until it is told to stop; it finishes what is in flight."""
     with _errors():
@@ -137,6 +140,137 @@ def serve(
             server.run([listener])
         if not server.started:
             raise typer.Exit(1)
+
+
+@app.command()
+def worker(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    redis_url: Annotated[
+        str | None, typer.Option(help="Where the service tells of jobs. [env: SCOPEGATE_REDIS_URL]")
+    ] = None,
+    items: Annotated[
+        int | None, typer.Option(min=1, help="Items, as documents, in hand at once. [default: 16]")
+    ] = None,
+    llm_url: LlmUrl = None,
+    llm_model: LlmModel = None,
+) -> None:
+    """Work on jobs, apart from the service that takes them, until told to stop; what is in hand is given back."""
+
+    async def working(settings: Settings) -> None:
+        import structlog
+
+        from scopegate.services import Services
+
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        services = Services(settings)
+        async with services.running(), services.jobs.working():
+            structlog.get_logger("scopegate").info("working", items=settings.job_items)
+            await stop.wait()
+
+    with _errors():
+        from scopegate import logs
+
+        settings = _settings(
+            data_dir=data_dir,
+            database_url=database_url,
+            redis_url=redis_url,
+            job_items=items,
+            llm_url=llm_url,
+            llm_model=llm_model,
+        )
+        if settings.job_items == 0:
+            _fail("a worker has something in hand; --items or SCOPEGATE_JOB_ITEMS says how much")
+        logs.configure(settings)
+        _writable(settings.data_dir)
+        asyncio.run(working(settings))
+
+
+@app.command()
+def generate(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the data set.")],
+    file: Annotated[Path | None, typer.Argument(help="Documents, a line of JSON each; - for stdin.")] = None,
+    scope: Annotated[str | None, typer.Option(help="The documents of a scope instead of a file's.")] = None,
+    facts_per_document: Annotated[int, typer.Option(help="Claims taken out of each document.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds of masking and recovering them.")] = 3,
+    partitions: Annotated[int, typer.Option(help="Parts that are masked one after the other.")] = 3,
+    in_scope_questions: Annotated[int, typer.Option(help="Questions that the document answers.")] = 5,
+    votes: Annotated[int, typer.Option(help="Of the judge, on each question.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 0,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    llm_url: LlmUrl = None,
+    llm_model: LlmModel = None,
+    json: AsJson = False,
+) -> None:
+    """Make questions of documents: some that they answer, some that only seem so. The same command again goes on."""
+
+    async def work(services: Services) -> None:
+        from scopegate.api.schemas import GenerateRequest
+        from scopegate.domain import JobKind, JobStatus
+        from scopegate.generation.data_set import DataSet
+
+        request: GenerateRequest = _valid(
+            GenerateRequest,
+            {
+                "documents": None if file is None else _documents(file),
+                "scope": scope,
+                "facts_per_document": facts_per_document,
+                "rounds": rounds,
+                "partitions": partitions,
+                "in_scope_questions": in_scope_questions,
+                "votes": votes,
+                "seed": seed,
+            },
+        )
+        if missing := services.not_ready():
+            _fail("; ".join(missing))
+        if scope is not None:
+            await services.knowledge.scope(scope)
+        await asyncio.to_thread(output.mkdir, parents=True, exist_ok=True)
+        job = await _same_job(services, JobKind.GENERATE, request.spec(), output)
+        async with services.jobs.working(only=job.id):
+            job = await _followed(services, job)
+        data_set = await DataSet.of(services.jobs, job)
+        await asyncio.to_thread(_write, output, data_set, job)
+        if json:
+            _print_json(job)
+        elif job.status is JobStatus.SUCCEEDED:
+            print(f"{len(data_set.rows)} questions on {job.progress.done} documents are in {output}")
+        if job.status is not JobStatus.SUCCEEDED:
+            _fail(job.error or f"the job was cancelled; what it has made is in {output}")
+
+    _run(
+        work,
+        scope or "default",
+        data_dir,
+        database_url,
+        makes=True,
+        asks=True,
+        llm_url=llm_url,
+        llm_model=llm_model,
+    )
+
+
+@app.command()
+def jobs(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    json: AsJson = False,
+) -> None:
+    """List jobs, the latest first."""
+
+    async def work(services: Services) -> None:
+        page = await services.jobs.jobs(limit, None, None, None)
+        if json:
+            _print_json(page)
+        else:
+            _print_jobs(page.items)
+
+    _run(work, "default", data_dir, database_url, makes=False)
 
 
 @app.command()
@@ -327,10 +461,11 @@ def _run(
     *,
     makes: bool,
     asks: bool = False,
+    **given: Any,
 ) -> None:
     """Runs work on the parts, once the scope is loaded.
 
-    makes: also where there is no database yet. asks: once the LLM, where one is set, has answered.
+    makes: also where there is no database yet. asks: once the LLM, where one is set, has answered. given: settings.
     """
 
     async def running(settings: Settings) -> None:
@@ -348,7 +483,7 @@ def _run(
         from scopegate.api.schemas import ScopeName
 
         _valid(ScopeName, scope)
-        settings = _settings(data_dir=data_dir, database_url=database_url)
+        settings = _settings(data_dir=data_dir, database_url=database_url, **given)
         if not makes and settings.database_url is None and not settings.database_file.is_file():
             _fail(f"there is no knowledge in {settings.data_dir}; --data-dir or SCOPEGATE_DATA_DIR says where it is")
         logs.configure(settings.model_copy(update={"log_level": "warning"}))
@@ -410,6 +545,94 @@ def _stdin() -> AbstractContextManager[BinaryIO]:
 
 def _stdout() -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdout.buffer)
+
+
+# Jobs
+
+
+def _documents(path: Path) -> list[Any]:
+    """The documents of a file, a line each."""
+    import orjson
+
+    found: list[Any] = []
+    with _stdin() if str(path) == "-" else path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            try:
+                if not text.isspace():
+                    found.append(orjson.loads(text))
+            except orjson.JSONDecodeError as error:
+                _fail(f"{path}, line {number}: {error}")
+    return found
+
+
+async def _same_job(services: Services, kind: JobKind, spec: Mapping[str, Any], output: Path) -> Job:
+    """The job that this request and folder have made already, else a new one; one that failed is made again."""
+    import orjson
+
+    from scopegate.domain import JobStatus
+
+    folder = await asyncio.to_thread(output.resolve)
+    asked = orjson.dumps([str(folder), spec], option=orjson.OPT_SORT_KEYS)
+    key = hashlib.sha256(asked).hexdigest()
+    for attempt in count(1):
+        job, _ = await services.jobs.submit(kind, spec, f"cli:{key}:{attempt}")
+        if job.status not in {JobStatus.FAILED, JobStatus.CANCELLED}:
+            break
+    return job
+
+
+async def _followed(services: Services, job: Job) -> Job:
+    """The job once it has ended, with a bar on stderr meanwhile while a person looks on."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(job.kind, total=None)
+        async for seen in services.jobs.follow(job.id):
+            job = seen.job
+            said = {"description": job.progress.stage} if job.progress.stage else {}
+            bars.update(task, completed=job.progress.done, total=job.progress.total, **said)  # type: ignore[arg-type]
+    return job
+
+
+def _write(folder: Path, data_set: DataSet, job: Job) -> None:
+    """The data set in every form, its card, and what the job says of itself."""
+    from scopegate.api.replies import dump
+    from scopegate.domain import Invalid
+    from scopegate.generation.output import CARD, JSONL, PARQUET
+
+    (folder / JSONL).write_bytes(data_set.jsonl())
+    (folder / CARD).write_text(data_set.card(JSONL), encoding="utf-8")
+    (folder / "job.json").write_bytes(dump(job) + b"\n")
+    for name, content in data_set.eloq().items():
+        (folder / "eloq").mkdir(exist_ok=True)
+        (folder / "eloq" / name).write_bytes(content)
+    try:
+        (folder / PARQUET).write_bytes(data_set.parquet())
+    except Invalid as error:
+        print(f"scopegate: {PARQUET} is left out: {error}", file=sys.stderr)
+
+
+def _print_jobs(found: Sequence[Job]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    listed = Table("id", "kind", "status", "done", "stage", "created")
+    for job in found:
+        progress = job.progress
+        done = f"{progress.done}/{'?' if progress.total is None else progress.total}"
+        made = job.created_at.isoformat(" ", "seconds")
+        listed.add_row(job.id, job.kind, job.status, done, Text(job.error or progress.stage or ""), made)
+    Console().print(listed)
 
 
 # Showing
