@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scopegate.llm.replies import Unread, by_number, in_order, line, objects, verdict
+from scopegate.llm.replies import Unread, by_number, in_order, line, objects, question, verdict
 
 STYLES = [
     "{}. {}",
@@ -57,6 +57,17 @@ def test_what_was_escaped_comes_back_and_dress_comes_off() -> None:
     lines = ['1. **"Smith &amp; Sons" sells &lt;b&gt;.**', '2. <claim number="2">It is closed.</claim>']
     text = "\n".join([*lines, "3. “Why is it closed?”"])
     assert in_order(text) == ['"Smith & Sons" sells <b>.', "It is closed.", "Why is it closed?"]
+
+
+@pytest.mark.parametrize("form", ["{}", "{} (5 words)", "**Question:** {}", "Question: {}", "*{}* [in scope]"])
+def test_a_question_comes_without_label_and_remark(form: str) -> None:
+    (said,) = in_order(f"1. {form.format('Who built the wooden pier?')}")
+    assert question(said) == "Who built the wooden pier?"
+
+
+@pytest.mark.parametrize("text", ["Tell me who built it.", "Who built it? Tell me.", "", "(?) Well."])
+def test_what_asks_nothing_is_no_question(text: str) -> None:
+    assert question(text) is None
 
 
 def test_thoughts_are_no_reply() -> None:

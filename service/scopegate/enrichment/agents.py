@@ -9,7 +9,7 @@ from typing import Any
 
 from scopegate.llm.asker import Asker, seed_of
 from scopegate.llm.asks import Ask
-from scopegate.llm.replies import Unread, in_order, line, normal, objects
+from scopegate.llm.replies import Unread, in_order, line, normal, objects, question
 from scopegate.prompts import load_prompt
 
 QUESTIONS = load_prompt("enrich_questions")
@@ -35,7 +35,8 @@ async def new_questions(asker: Asker, seeds: Sequence[str], count: int, seed: in
     known = {normal(each) for each in seeds}
 
     def read(text: str) -> list[str]:
-        questions = [each for each in in_order(text) if each.endswith(("?", "？", "؟")) and normal(each) not in known]
+        asked = [asks for said in in_order(text) if (asks := question(said)) is not None]
+        questions = [each for each in asked if normal(each) not in known]
         if len(questions) < count:
             why = f"it has {len(questions)} new questions on numbered lines where {count} are needed"
             raise Unread(why, questions or None)
@@ -57,7 +58,7 @@ async def answers(asker: Asker, questions: Sequence[str], seed: int) -> list[Pai
         replied = {
             number for number, said in listed.items() if said.get("answer") is None or _confidence(said) is not None
         }
-        pairs = [_pair(question, listed.get(number)) for number, question in enumerate(questions, 1)]
+        pairs = [_pair(asked, listed.get(number)) for number, asked in enumerate(questions, 1)]
         if len(replied) < len(questions):
             lost = ", ".join(str(number) for number in range(1, len(questions) + 1) if number not in replied)
             why = f"under {lost} there is no answer with a confidence from 0 to 1"
@@ -87,10 +88,10 @@ def _tokens(items: Sequence[Any]) -> int:
     return _MARGIN_TOKENS + _OBJECT_TOKENS * len(items)
 
 
-def _pair(question: str, said: Mapping[str, Any] | None) -> Pair | None:
+def _pair(asked: str, said: Mapping[str, Any] | None) -> Pair | None:
     answer = None if said is None else line(said.get("answer"))
     confidence = None if said is None else _confidence(said)
-    return Pair(question, answer, confidence) if answer and confidence else None
+    return Pair(asked, answer, confidence) if answer and confidence else None
 
 
 def _confidence(said: Mapping[str, Any]) -> float | None:
@@ -108,4 +109,4 @@ def _confidence(said: Mapping[str, Any]) -> float | None:
 
 def _sentence(said: Mapping[str, Any] | None) -> str | None:
     fact = None if said is None else line(said.get("fact"))
-    return None if fact is None or fact.endswith(("?", "？", "؟")) else fact
+    return None if fact is None or question(fact) is not None else fact

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scopegate.domain import ConfusionType
 from scopegate.generation.claims import extract_claims
@@ -15,7 +14,7 @@ from scopegate.generation.judging import confusing, confusion_type
 from scopegate.generation.options import Options
 from scopegate.generation.questions import in_scope_questions, out_of_scope_questions
 from scopegate.generation.removal import unsupported
-from scopegate.llm.asker import Asker, Votes
+from scopegate.llm.asker import Asker, Votes, side_by_side
 from scopegate.llm.asks import LlmAway, LlmFailed
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class Algorithm:
 
     async def questions(self) -> list[Asked]:
         """The questions that the votes keep, those out of scope before those in scope."""
-        beyond, within = await _side_by_side([self._out_of_scope(), self._in_scope()])
+        beyond, within = await side_by_side([self._out_of_scope(), self._in_scope()])
         return beyond + within
 
     async def confusions(self, questions: Sequence[str]) -> Mapping[str, ConfusionType]:
@@ -83,7 +82,7 @@ class Algorithm:
         if not questions:
             return {}
         self.stage("confusion types")
-        kinds = await _side_by_side([self._confusion(question) for question in questions])
+        kinds = await side_by_side([self._confusion(question) for question in questions])
         return {question: kind for question, kind in zip(questions, kinds, strict=True) if kind is not None}
 
     async def _out_of_scope(self) -> list[Asked]:
@@ -134,7 +133,7 @@ class Algorithm:
 
     async def _kept(self, asked: Sequence[tuple[str, str | None]]) -> list[Asked]:
         """Those of which most votes say what they are to be: beyond the document if there is a guess, else within."""
-        cast = await _side_by_side([self._votes(question) for question, _ in asked])
+        cast = await side_by_side([self._votes(question) for question, _ in asked])
         kept = []
         for (question, guess), votes in zip(asked, cast, strict=True):
             if votes is None:
@@ -158,13 +157,3 @@ class Algorithm:
             return None
         self.tally.counts[f"confusion.{said}"] += 1
         return None if said == "none" else ConfusionType(said)
-
-
-async def _side_by_side(asking: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What they give, in order; the first that raises ends the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in asking]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from scopegate.llm.asker import Asker, seed_of
 from scopegate.llm.asks import Ask
-from scopegate.llm.replies import Unread, by_number, in_order
+from scopegate.llm.replies import Unread, by_number, in_order, question
 from scopegate.prompts import load_prompt
 
 OUT_OF_SCOPE = load_prompt("out_of_scope_questions")
 IN_SCOPE = load_prompt("in_scope_questions")
 _LINE_TOKENS, _MARGIN_TOKENS = 60, 256
-_MARKS = ("?", "？", "؟")
 
 
 async def out_of_scope_questions(asker: Asker, document: str, guesses: Sequence[str], seed: int) -> Mapping[str, str]:
@@ -20,8 +19,8 @@ async def out_of_scope_questions(asker: Asker, document: str, guesses: Sequence[
 
     def read(text: str) -> dict[str, str]:
         listed = by_number(text, len(guesses))
-        asked = {number: question for number, question in listed.items() if question.endswith(_MARKS)}
-        by_guess = {guesses[number - 1]: question for number, question in sorted(asked.items())}
+        asked = {number: asks for number, said in listed.items() if (asks := question(said)) is not None}
+        by_guess = {guesses[number - 1]: asks for number, asks in sorted(asked.items())}
         if not listed:
             raise Unread("it has no line under the number of a claim")
         if len(asked) < len(listed):
@@ -38,7 +37,7 @@ async def in_scope_questions(asker: Asker, document: str, count: int, seed: int)
     """Questions that the document is to answer, at most count. Raises LlmFailed where there is none."""
 
     def read(text: str) -> list[str]:
-        questions = [line for line in in_order(text) if line.endswith(_MARKS)][:count]
+        questions = [asks for said in in_order(text) if (asks := question(said)) is not None][:count]
         if len(questions) < count:
             why = f"it has {len(questions)} questions on numbered lines where {count} are needed"
             raise Unread(why, questions or None)

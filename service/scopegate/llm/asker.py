@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scopegate.domain import Overloaded, Speaker, Turn
 from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Reply
-from scopegate.llm.client import Llm
+from scopegate.llm.client import Llm, joined, singles
 from scopegate.llm.replies import Unread
 from scopegate.prompts import data, load_prompt
 
@@ -98,6 +98,13 @@ class Asker:
         return reply.texts[0], reply.cut[0]
 
     async def _complete(self, ask: Ask) -> Reply:
+        """The reply; of a server that says one thing at a time, as many requests as there are replies wanted."""
+        able = self._llm.capabilities
+        if ask.n > 1 and able is not None and not able.several:
+            return joined(await side_by_side([self._patiently(one) for one in singles(ask)]))
+        return await self._patiently(ask)
+
+    async def _patiently(self, ask: Ask) -> Reply:
         wait_s, end = _FIRST_WAIT_S, time.monotonic() + self._patience_s
         while True:
             try:
@@ -108,6 +115,16 @@ class Asker:
                     raise LlmAway(str(error)) from None
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+async def side_by_side(asking: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What they give, in order; the first that raises ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asking]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def seed_of(seed: int, *parts: object) -> int:

@@ -79,10 +79,10 @@ class Llm:
     async def _one_by_one(self, ask: Ask) -> Reply:
         try:
             async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(self.complete(one)) for one in _singles(ask)]
+                asked = [group.create_task(self.complete(one)) for one in singles(ask)]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return _joined([task.result() for task in asked])
+        return joined([task.result() for task in asked])
 
     @asynccontextmanager
     async def _permit(self) -> AsyncIterator[None]:
@@ -99,13 +99,13 @@ class Llm:
             self._permits.release()
 
 
-def _singles(ask: Ask) -> list[Ask]:
+def singles(ask: Ask) -> list[Ask]:
     """A request for each of n replies, with a seed of its own, or they would all be the same."""
     seeds = [None if ask.seed is None else ask.seed + number for number in range(ask.n)]
     return [replace(ask, n=1, seed=seed) for seed in seeds]
 
 
-def _joined(replies: list[Reply]) -> Reply:
+def joined(replies: list[Reply]) -> Reply:
     """Replies to the same request as one."""
     usages = [reply.usage for reply in replies if reply.usage is not None]
     usage = Usage(

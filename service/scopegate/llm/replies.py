@@ -25,6 +25,10 @@ _NUMBERED = re.compile(
 _BULLET = re.compile(r"\s*[-*+•–—]\s+(.*)")
 # What the prompts put around data; an LLM may imitate it.
 _TAG = re.compile(r"</?(?:claim|question|fact|pair|answer|guess)(?:\s[^<>]*)?>", re.IGNORECASE)
+# **Question:** Who ...? The number has said already what it is.
+_LABEL = re.compile(r"[*_]*(?:claim|question|fact|guess|answer)[*_]*\s*:[*_\s]*", re.IGNORECASE)
+# Who ...? (13 words)
+_QUESTION = re.compile(r"(.*[?？؟])[\"'”’*_]*(?:\s*[(\[][^()\[\]]*[)\]])?")
 _ENDS = tuple(".?!…。？！؟")
 # Persian and emoji are written with them; no other unprintable character is wanted.
 _JOINERS = "\u200c\u200d"
@@ -152,13 +156,21 @@ def line(value: Any) -> str | None:
     return text if any(map(str.isalnum, text)) and len(text) <= MAX_LINE else None
 
 
+def question(text: str) -> str | None:
+    """The question that a line is, without a remark in brackets after it; None where it has no question mark."""
+    match = _QUESTION.fullmatch(text)
+    return match[1] if match else None
+
+
 def normal(text: str) -> str:
     """What two texts are compared by, so that case, spaces and the final stop make no difference."""
     return " ".join(text.casefold().split()).rstrip(" .?!")
 
 
 def _clean(text: str) -> str:
-    stripped = " ".join(plain(text).split()).strip("*_` \t")
+    joined = " ".join(plain(text).split())
+    label = _LABEL.match(joined)
+    stripped = (joined[label.end() :] if label else joined).strip("*_` \t")
     if len(stripped) > 1 and stripped[0] in _QUOTES and stripped[-1] in _QUOTES:
         stripped = stripped[1:-1].strip()
     return "".join(letter for letter in stripped if letter.isprintable() or letter in _JOINERS)
