@@ -19,7 +19,7 @@ from scopegate.domain import Invalid
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Row = TypeVar("Row", bound=BaseModel)
 
-# An answer in so few words says nothing by itself; as knowledge it stands after its question.
+# With fewer words, an answer says nothing by itself.
 _FEW_WORDS = 4
 
 
@@ -131,6 +131,11 @@ def choices(rows: Sequence[Mapping[str, Any]], *, several: bool, seed: int) -> l
     return found
 
 
+def statement(question: str, answer: str) -> str:
+    """An answer that says something by itself; of few words, it stands after its question."""
+    return answer if len(answer.split()) >= _FEW_WORDS else f"{question} {answer}"
+
+
 def _choice(row: Mapping[str, Any], number: int, several: bool, seed: int) -> Choice:
     if "Best Answer" in row:
         question, best = row["Question"].strip(), row["Best Answer"].strip()
@@ -155,8 +160,7 @@ def _made(name: Any, question: str, candidates: list[str], right: list[int], gol
     if len(candidates) < 2 or not right or not all(0 <= each < len(candidates) for each in right):
         raise ValueError("a choice needs two candidates, one of them right")
     best = gold or candidates[right[0]]
-    fact = best if len(best.split()) >= _FEW_WORDS else f"{question} {best}"
-    return Choice(str(name), question, tuple(candidates), tuple(right), fact)
+    return Choice(str(name), question, tuple(candidates), tuple(right), statement(question, best))
 
 
 def _parts(listed: str) -> list[str]:

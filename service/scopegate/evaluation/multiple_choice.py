@@ -17,7 +17,7 @@ import numpy as np
 from scopegate.answering.shapes import Json, Unreadable, Written
 from scopegate.domain import Check, Conflict, Evidence, GateName, Invalid, NewFact, Origin, Provenance
 from scopegate.evaluation.asking import chunks, judged
-from scopegate.evaluation.datasets import Choice, choices
+from scopegate.evaluation.datasets import Choice, choices, statement
 from scopegate.evaluation.shares import share
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.inference.embedder import Embedder
@@ -188,7 +188,8 @@ class MultipleChoice:
         there is none. Of several, those on the near side of the middle between the closest and the farthest."""
         known = [fact.text for fact in evidence] or [choice.question]
         confidences = np.array([fact.confidence for fact in evidence] or [1.0])
-        vectors = await self._embedder.embed([*choice.candidates, *known], bulk=True)
+        statements = [statement(choice.question, candidate) for candidate in choice.candidates]
+        vectors = await self._embedder.embed([*statements, *known], bulk=True)
         mine, theirs = vectors[: len(choice.candidates)], vectors[len(choice.candidates) :]
         apart = ((2 - 2 * mine @ theirs.T) / confidences).min(axis=1)
         if not several:

@@ -1,0 +1,424 @@
+"""Data sets, shares, retrieval, questions with choices and agreement; and that every summary can be shown."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gzip
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.metrics import cohen_kappa_score
+
+from scopegate.domain import Conflict, Invalid, JobKind
+from scopegate.evaluation.agreement import Agreement, read_sheet, sample_size, write_sheets
+from scopegate.evaluation.datasets import Document, asked, choices, read_rows
+from scopegate.evaluation.plots import draw
+from scopegate.evaluation.shares import by_topic, confusion
+from scopegate.evaluation.tables import tables
+from scopegate.evaluation.work import Evaluate
+from scopegate.jobs.work import Work
+from scopegate.llm.asker import Asker
+from scopegate.services import Services
+from scopegate.settings import Settings
+from tests.scripted import Asked, Said, ScriptedLlm, llm_at
+from tests.unit.evaluating import evaluated, facts
+
+TRUTHFUL = {
+    "Question": "Which pier does the night ferry to Harwick leave from?",
+    "Best Answer": "The night ferry to Harwick leaves from pier 4",
+    "Correct Answers": "The night ferry to Harwick leaves from pier 4; It leaves from the fourth pier",
+    "Incorrect Answers": "The night ferry to Harwick leaves from pier 9; Lava is hot",
+}
+BREAD = {
+    "Question": "How long does the dough of rye bread rest?",
+    "Best Answer": "Overnight",
+    "Correct Answers": "Overnight",
+    "Incorrect Answers": "Not at all; The dough of wheat bread rests for an hour",
+}
+
+
+# Data sets
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_are_read_from_json_lines_packed_or_not(tmp_path: Path, packed: bool) -> None:
+    content = b'{"question": "Who?"}\n\n{"question": "When?"}\n'
+    path = tmp_path / ("rows.jsonl.gz" if packed else "rows.jsonl")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    assert [row["question"] for row in read_rows(path)] == ["Who?", "When?"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]\n", b"\xff\xfe", b'"text"\n'])
+def test_what_is_no_rows_is_invalid(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(Invalid, match=r"rows\.jsonl"):
+        read_rows(tmp_path / "rows.jsonl")
+
+
+def test_a_file_that_is_not_there_is_invalid(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="No such file"):
+        read_rows(tmp_path / "rows.jsonl")
+
+
+def test_questions_find_their_documents_and_topics() -> None:
+    known = [Document(id="7", title="Ferries", text="They leave at noon.", topic="sea")]
+    (one,) = asked([{"question": "When?", "in_scope": True, "document_id": 7}], known)
+    assert (one.document, one.topic, one.id) == ("Ferries\n\nThey leave at noon.", "sea", "1")
+    (other,) = asked([{"question": "When?", "answerable": False, "passage": "At noon."}])
+    assert (other.document, other.document_id, other.in_scope) == ("At noon.", "At noon.", False)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "When?", "in_scope": True},
+        {"question": " ", "in_scope": True, "document": "At noon."},
+        {"question": "When?", "in_scope": "yes", "document": "At noon."},
+        {"question": "When?", "document": "At noon."},
+    ],
+)
+def test_a_row_that_is_no_question_is_named(row: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="row 2: "):
+        asked([{"question": "When?", "in_scope": True, "document": "At noon."}, row])
+
+
+def test_truthful_qa_has_one_right_answer_or_several() -> None:
+    (one,) = choices([TRUTHFUL], several=False, seed=0)
+    assert len(one.candidates) == 3
+    assert [one.candidates[at] for at in one.right] == [TRUTHFUL["Best Answer"]] == [one.gold]
+    (several,) = choices([TRUTHFUL], several=True, seed=0)
+    assert {several.candidates[at] for at in several.right} == set(TRUTHFUL["Correct Answers"].split("; "))
+    assert choices([BREAD], several=False, seed=0)[0].gold == "How long does the dough of rye bread rest? Overnight"
+    orders = {choices([TRUTHFUL], several=True, seed=seed)[0].candidates for seed in range(8)}
+    assert len(orders) > 1
+    assert choices([TRUTHFUL], several=True, seed=3) == choices([TRUTHFUL], several=True, seed=3)
+
+
+def test_commonsense_qa_med_qa_and_plain_rows() -> None:
+    letters = [{"label": "A", "text": "bank"}, {"label": "B", "text": "library"}]
+    rows: list[dict[str, Any]] = [
+        {"id": "q1", "answerKey": "B", "question": {"stem": "Where are books lent?", "choices": letters}},
+        {"question": "Which vitamin is lacking?", "options": {"A": "C", "B": "D"}, "answer": "C", "answer_idx": "A"},
+        {"question": "Who?", "candidates": ["Ada", "Boris"], "right": [1], "gold": "It was Boris who did."},
+    ]
+    found = choices(rows, several=False, seed=0)
+    assert [each.candidates[each.right[0]] for each in found] == ["library", "C", "Boris"]
+    assert [each.gold for each in found] == [
+        "Where are books lent? library",
+        "Which vitamin is lacking? C",
+        "It was Boris who did.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"question": "Who?", "candidates": ["Ada"], "right": [0]},
+        {"question": "Who?", "candidates": ["Ada", "Boris"], "right": [2]},
+        {"question": "Who?", "candidates": ["Ada", "Boris"], "right": []},
+        {"question": "Who?", "options": {"A": "C", "B": "D"}, "answer_idx": "E"},
+    ],
+)
+def test_a_row_that_is_no_choice_is_named(row: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="row 1 is a question with choices in none"):
+        choices([row], several=False, seed=0)
+
+
+# Shares
+
+
+def test_topics_average_and_deviation_are_those_of_table_5() -> None:
+    """The paper's first row, GPT-3.5 with the basic prompt: 13.89 on average with a deviation of 2.97."""
+    topics = [18.06, 10.96, 12.32, 14.27, 13.59, 15.95, 10.15, 18.37, 15.59, 9.63]
+    hits = [(f"{n}", at < 100 * share) for n, share in enumerate(topics) for at in range(10_000)]
+    found = by_topic(hits)
+    assert round(100 * found["average"], 2) == 13.89
+    assert round(100 * found["deviation"], 2) == 2.97
+    assert by_topic([])["overall"] is None
+
+
+def test_a_confusion_matrix_and_what_is_read_off_it() -> None:
+    found = confusion([(True, True)] * 5 + [(True, False)] * 3 + [(False, True)] * 2 + [(False, False)] * 10)
+    assert found["matrix"] == {"true_yes": 5, "false_yes": 2, "false_no": 3, "true_no": 10}
+    assert (found["accuracy"], found["precision"], found["recall"]) == (0.75, 5 / 7, 5 / 8)
+    assert found["f1"] == pytest.approx(2 * (5 / 7) * (5 / 8) / (5 / 7 + 5 / 8))
+    assert confusion([]) | {"matrix": None} == dict.fromkeys(("matrix", "accuracy", "precision", "recall", "f1"))
+
+
+# Tasks that need no LLM
+
+
+@pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[Services]:
+    services = Services(Settings(data_dir=tmp_path / "data"))
+    async with services.running():
+        await services.knowledge.ready(20)
+        yield services
+
+
+@pytest.fixture
+def work(services: Services) -> Work:
+    return services.works[JobKind.EVALUATE]
+
+
+DOCUMENTS = {
+    "ferry": "The night ferry to Harwick leaves from pier 4. The crossing takes seven hours.",
+    "bread": "The dough for rye bread rests overnight. It is baked for an hour.",
+    "lava": "Lava flows down the slopes of the volcano. It is as hot as molten iron.",
+}
+ASKED = [
+    {"question": "Who is the captain of the ferry to Harwick?", "document_id": "ferry", "in_scope": False},
+    {"question": "Which baker invented rye bread?", "document_id": "bread", "in_scope": False},
+    {"question": "Zzz qqq?", "document_id": "lava", "in_scope": False},
+    {"question": "How long is the crossing?", "document_id": "bread", "in_scope": True},
+]
+QUESTIONS = [{**row, "document": DOCUMENTS[str(row["document_id"])]} for row in ASKED]
+
+
+async def test_retrieval_finds_the_documents_of_questions(work: Work, tmp_path: Path) -> None:
+    spec = {"task": "retrieval", "dataset": QUESTIONS}
+    rows, summary = await evaluated(work, spec)
+    ranks = {name: [row["rank"] for row in rows if row["retriever"] == name] for name in summary["retrievers"]}
+    # A question that no document shares a word with has its own last, not first.
+    assert ranks["bm25"] == [1, 1, 3]
+    assert ranks["sentences"][:2] == ranks["embedder"][:2] == [1, 1]
+    assert summary["retrievers"]["bm25"] == {
+        "recall@1": pytest.approx(2 / 3),
+        "recall@5": 1.0,
+        "recall@10": 1.0,
+        "mrr": pytest.approx((1 + 1 + 1 / 3) / 3),
+    }
+    assert (summary["questions"], summary["documents"]) == (3, 3)
+    assert len(tables(summary)) == 1
+    assert (draw(summary, tmp_path)[0].with_suffix(".svg")).is_file()
+
+
+async def test_further_documents_are_in_the_way_and_questions_in_scope_may_count(work: Work) -> None:
+    options = {
+        "documents": [{"id": "more", "text": "The captain of the ferry to Harwick is on leave."}],
+        "retrievers": ["bm25"],
+        "in_scope": True,
+    }
+    rows, summary = await evaluated(work, {"task": "retrieval", "dataset": QUESTIONS, "options": options})
+    assert (summary["questions"], summary["documents"]) == (4, 4)
+    assert rows[0]["rank"] == 2
+
+
+async def test_a_retriever_that_is_not_there_is_invalid(work: Work) -> None:
+    with pytest.raises(Invalid, match="no retriever 'elastic'"):
+        await work.items({"task": "retrieval", "dataset": QUESTIONS, "options": {"retrievers": ["elastic"]}})
+
+
+async def test_gold_knowledge_is_answered_from_and_nothing_else(work: Work, services: Services, tmp_path: Path) -> None:
+    await services.knowledge.add("default", facts("Lava is hot."))
+    spec = {
+        "task": "multiple_choice",
+        "dataset": [TRUTHFUL, BREAD],
+        "options": {"gold_shares": [0.0, 0.5, 1.0], "llm": False},
+    }
+    rows, summary = await evaluated(work, spec)
+    assert [run["gold_share"] for run in summary["runs"]] == [0.0, 0.5, 1.0]
+    assert [sum(row["known"] for row in rows if row["share"] == share) for share in (0.0, 0.5, 1.0)] == [0, 1, 2]
+    nothing, _, everything = summary["runs"]
+    # Nothing is known, not even what the service itself knows.
+    assert (nothing["answered"], nothing["refused"]["hard"], nothing["accuracy"]) == (0, 2, None)
+    assert nothing["unknown_refused"] == 1.0
+    assert everything["known_found"] == 1.0
+    assert everything["answered"] >= 1
+    assert everything["accuracy"] == 1.0
+    assert len(services.knowledge.sizes()) == 1
+    assert services.knowledge.sizes()[0].facts == 1
+    assert len(tables(summary)) == 1
+    assert draw(summary, tmp_path)[0].is_file()
+
+
+async def test_without_gates_everything_is_answered_by_the_nearest_candidate(work: Work, services: Services) -> None:
+    await services.knowledge.add("default", facts("The ferry to Harwick leaves from pier 4."))
+    options = {"without": ["hard", "probe", "soft"], "llm": False}
+    rows, summary = await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL, BREAD], "options": options})
+    (run,) = summary["runs"]
+    assert (run["answered"], run["success"], run["gold_share"]) == (2, None, None)
+    assert rows[0]["hits"] == 1
+    assert "known_found" not in run
+
+
+async def test_of_several_right_answers_candidates_are_counted(work: Work, services: Services) -> None:
+    await services.knowledge.add("default", facts("The night ferry to Harwick leaves from the fourth pier, pier 4."))
+    options = {"several": True, "llm": False}
+    (row,), summary = await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+    assert row["of"] == 4
+    assert set(row["right"]) <= set(row["chosen"])
+    assert summary["runs"][0]["accuracy"] == row["hits"] / 4
+    assert summary["kind"] == "mc2"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"without": ["luck"]}, Invalid), ({"llm": True}, Conflict)],
+)
+async def test_choices_with_options_that_make_no_sense(
+    work: Work, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await work.items({"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+
+
+async def test_a_task_that_is_not_there_is_invalid(work: Work) -> None:
+    with pytest.raises(Invalid, match="no task 'guessing'"):
+        await work.items({"task": "guessing", "dataset": [], "options": {}})
+
+
+# Choices by an LLM
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScriptedLlm]:
+    with ScriptedLlm() as server:
+        yield server
+
+
+async def chosen(services: Services, server: ScriptedLlm, **options: Any) -> tuple[list[Any], dict[str, Any]]:
+    async with llm_at(server) as llm:
+        asker = Asker(llm, asyncio.Semaphore(4))
+        parts = (services.gatekeeper, services.knowledge, services.embedder, services.settings)
+        work = Evaluate(*parts, answerer=asker, judge=asker)
+        return await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+
+
+def reply(**fields: Any) -> str:
+    return json.dumps({"reply": fields})
+
+
+async def test_the_llm_chooses_from_the_evidence_step_by_step(services: Services, server: ScriptedLlm) -> None:
+    fact = "The night ferry to Harwick leaves from pier 4."
+    await services.knowledge.add("default", facts(fact))
+    wanted = choices([TRUTHFUL], several=False, seed=0)[0].right[0] + 1
+    server.begin_again(lambda _: reply(evidence=[1], reasoning="It says so.", can_answer=True, answer=f"{wanted}"))
+    (row,), summary = await chosen(services, server)
+    assert (row["answered"], row["hits"], row["refused_by"]) == (True, 1, None)
+    assert summary["chosen_by"] == "scripted-1"
+    (asked_,) = server.asked
+    assert fact in asked_.user
+    assert f"{wanted}: {TRUTHFUL['Best Answer']}" in asked_.user
+    assert "step by step" in asked_.system
+    server.begin_again(server.script)
+    await chosen(services, server, without=["step_by_step"])
+    assert "step by step" not in server.asked[0].system
+
+
+async def test_the_llms_own_refusal_is_soft_and_can_be_left_out(services: Services, server: ScriptedLlm) -> None:
+    await services.knowledge.add("default", facts("The night ferry to Harwick leaves from pier 4."))
+
+    def script(asked_: Asked) -> Said | str:
+        if asked_.system:
+            return reply(evidence=[], reasoning="No.", can_answer=False, confusion="not_mentioned", explanation="No.")
+        return "1"
+
+    server.begin_again(script)
+    (row,), summary = await chosen(services, server)
+    assert (row["answered"], row["refused_by"], row["chosen"]) == (False, "soft", [0])
+    assert summary["runs"][0]["success"] == float(0 not in row["right"])
+    (row,), _ = await chosen(services, server, without=["soft"])
+    assert (row["answered"], row["refused_by"]) == (True, None)
+
+
+async def test_an_llm_that_names_no_candidate_is_asked_again_and_then_counted(
+    services: Services, server: ScriptedLlm
+) -> None:
+    await services.knowledge.add("default", facts("The night ferry to Harwick leaves from pier 4."))
+    server.begin_again(lambda _: reply(evidence=[1], reasoning="", can_answer=True, answer="number 77"))
+    (row,), summary = await chosen(services, server)
+    assert (row["answered"], row["chosen"]) == (False, None)
+    assert summary["runs"][0]["failed"] == 1
+    assert len(server.asked) == 2
+
+
+# Agreement
+
+
+def test_sample_sizes_after_cochran() -> None:
+    """Of very many, 385 for 5 % at 95 %; the paper's 216 of 19,270 are for one in fifteen."""
+    assert sample_size(10**9) == 385
+    assert sample_size(19_270, margin=1 / 15) == 214
+    assert sample_size(10) == 10
+
+
+def test_sheets_divide_a_sample_and_come_back_as_labels(tmp_path: Path) -> None:
+    rows = [{"id": f"{n}", "document": "=1+1", "question": f"Who {n}?", "response": None} for n in range(40)]
+    written = write_sheets(rows, tmp_path, sample=12, groups=3, annotators=2, seed=1)
+    assert [path.name for path in written] == [
+        "group1_annotator1.csv",
+        "group1_annotator2.csv",
+        "group2_annotator3.csv",
+        "group2_annotator4.csv",
+        "group3_annotator5.csv",
+        "group3_annotator6.csv",
+    ]
+    held = [[row["id"] for row in csv.DictReader(path.read_text().splitlines())] for path in written]
+    assert held[0] == held[1]
+    assert len({*held[0], *held[2], *held[4]}) == 12
+    assert all(",'=1+1,Who" in row for row in written[0].read_text().splitlines()[1:])  # no formula
+    sheet = written[0].read_text().replace(",,,\n", ",,yes,no\n").replace(",,,\r\n", ",,yes,no\r\n")
+    written[0].write_text(sheet)
+    labels = read_sheet(written[0])
+    assert {(row["group"], row["annotator"], row["out_of_scope"], row["defused"]) for row in labels} == {
+        ("group1", "annotator1", True, False)
+    }
+    written[1].write_text(sheet.replace("yes", "maybe"))
+    with pytest.raises(Invalid, match="line 2: a label is yes, no, or empty"):
+        read_sheet(written[1])
+
+
+def label(name: int, annotator: str, out_of_scope: bool | None, group: str | None = None) -> dict[str, Any]:
+    return {"id": f"{name}", "annotator": annotator, "group": group, "out_of_scope": out_of_scope, "defused": None}
+
+
+async def test_agreement_is_table_3(tmp_path: Path) -> None:
+    truth = [n % 2 == 0 for n in range(20)]
+    one = [*truth[:18], not truth[18], not truth[19]]
+    other = [*truth[:17], not truth[17], not truth[18], truth[19]]
+    generated = [not truth[0], *truth[1:]]
+    rows = [
+        label(n, name, said[n], group)
+        for name, said, group in (
+            ("A1", one, "1"),
+            ("A2", other, "1"),
+            ("generated", generated, None),
+            ("truth", truth, None),
+        )
+        for n in range(20)
+    ]
+    _, summary = await evaluated(_as_work(Agreement()), {"task": "agreement", "dataset": rows})
+    found = summary["groups"][0]
+    assert found["kappa"] == pytest.approx(cohen_kappa_score(one, other))
+    assert found["annotator_accuracy"] == {"A1": 17 / 20, "A2": 17 / 20}
+    assert found["agreed_accuracy"] == 16 / 18  # both are wrong on 18, and 0 was generated wrongly
+    assert summary["truth"]["out_of_scope"]["accuracy"] == 19 / 20
+    assert summary["truth"]["out_of_scope"]["matrix"] == {"true_yes": 9, "false_yes": 0, "false_no": 1, "true_no": 10}
+    assert summary["groups"][1]["kappa"] is None  # nobody labelled defusion
+    assert len(tables(summary)) == 2
+    assert [path.name for path in draw(summary, tmp_path)] == ["confusion_out_of_scope.png"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([label(1, "A1", True, "1"), label(1, "A2", True, "1")], "generated"),
+        ([label(1, "A1", True, "1"), label(1, "generated", True)], "has 1 annotators"),
+        ([label(1, "A1", True), label(1, "generated", True)], "has no group"),
+        ([{"id": "1", "annotator": "A1", "out_of_scope": "yes"}], "is no label"),
+        ([label(1, "generated", True)], "person's"),
+    ],
+)
+async def test_labels_that_make_no_sense_are_named(rows: list[dict[str, Any]], why: str) -> None:
+    with pytest.raises(Invalid, match=why):
+        await Agreement().items({"task": "agreement", "dataset": rows})
+
+
+def _as_work(task: Agreement) -> Any:
+    return task
