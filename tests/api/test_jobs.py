@@ -95,6 +95,14 @@ def test_a_data_set_is_made_and_comes_in_every_form(client: TestClient) -> None:
         assert json.loads(files.read("news.json")).keys() == {document["id"] for document in DOCUMENTS}
 
 
+def test_a_data_set_has_a_card(client: TestClient) -> None:
+    job = ended(client, made(client))
+    card = client.get(f"/jobs/{job['id']}/result", params={"format": "card"})
+    assert card.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert f"| out-of-scope questions | {job['summary']['questions']['out_of_scope']} |" in card.text.splitlines()
+    assert "data_files: data.jsonl" in card.text
+
+
 def test_the_documents_of_a_scope_will_do(client: TestClient) -> None:
     documents = [{name: document[name] for name in ("id", "title", "text")} for document in DOCUMENTS]
     client.post("/scopes/places/documents", json={"documents": documents}).raise_for_status()

@@ -20,7 +20,7 @@ from scopegate.api.schemas import GenerateRequest, JobsQuery, ResultQuery
 from scopegate.api.streams import EventStream, Flow, begun
 from scopegate.domain import Invalid, Job, JobKind, Page, ScopegateError
 from scopegate.generation.data_set import DataSet
-from scopegate.generation.output import zipped
+from scopegate.generation.output import JSONL, zipped
 from scopegate.jobs.store import Seen
 
 router = APIRouter(tags=["jobs"], dependencies=[Depends(Allow(Role.WRITE))])
@@ -42,7 +42,9 @@ _GENERATE = Body(GenerateRequest)
 _KEEP_ALIVE_S = 15
 _PARQUET = "application/vnd.apache.parquet"
 _ZIP = "application/zip"
+_MARKDOWN = "text/markdown"
 _FILE = {"type": "string", "format": "binary"}
+_TEXT = {"schema": {"type": "string"}, "example": "# Questions in and out of scope\n"}
 _EVENTS = {"schema": {"type": "string"}, "example": 'id: 7\nevent: job\ndata: {"id": "01KB3YQ4Z8M2N5P7R9T1V3X5Z7"}\n\n'}
 _ROWS = {"schema": {"type": "string"}, "example": '{"id": "news_1_1_1", "question": "Who built the pier?"}\n'}
 
@@ -115,7 +117,7 @@ async def job_events(
     "/jobs/{job}/result",
     response_class=Response,
     responses={
-        200: {"content": {NDJSON: _ROWS, _PARQUET: {"schema": _FILE}, _ZIP: {"schema": _FILE}}},
+        200: {"content": {NDJSON: _ROWS, _PARQUET: {"schema": _FILE}, _ZIP: {"schema": _FILE}, _MARKDOWN: _TEXT}},
         **problems.documented(404),
     },
 )
@@ -128,6 +130,8 @@ async def job_result(job: InPath, query: Annotated[ResultQuery, Query()], parts:
     if known.kind is not JobKind.GENERATE:
         raise Invalid(f"what a job of the kind {str(known.kind)!r} gives comes as jsonl alone")
     data_set = await DataSet.of(parts.services.jobs, known)
+    if query.format == "card":
+        return Response(data_set.card(JSONL), headers=headers, media_type=_MARKDOWN)
     if query.format == "parquet":
         file = await asyncio.to_thread(data_set.parquet)
         return Response(file, headers=headers | _named(f"{job}.parquet"), media_type=_PARQUET)

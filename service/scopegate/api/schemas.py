@@ -542,9 +542,12 @@ class JobsQuery(PageQuery):
 
 
 class ResultQuery(Closed):
-    """In which form the rows shall come: a row a line, or, of a data set, as Parquet or in ELOQ's files, zipped."""
+    """In which form the rows shall come: a row a line, or, of a data set, as Parquet or in ELOQ's files, zipped.
 
-    format: Literal["jsonl", "parquet", "eloq"] = "jsonl"
+    card: what there is to say of the data set, in Markdown.
+    """
+
+    format: Literal["jsonl", "parquet", "eloq", "card"] = "jsonl"
 
 
 class FactsQuery(PageQuery):
