@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from scopegate import __version__
-from scopegate.api import asking, enrichment, facts, jobs, openai, operation, problems, scopes
+from scopegate.api import asking, enrichment, evaluation, facts, jobs, openai, operation, problems, scopes
 from scopegate.api.edge import Edge
 from scopegate.api.keys import Keys
 from scopegate.api.metrics import Metrics
@@ -52,6 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
         facts.router,
         jobs.router,
         enrichment.router,
+        evaluation.router,
         operation.router,
     ):
         app.include_router(router)

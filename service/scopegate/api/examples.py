@@ -163,12 +163,28 @@ _OPENAI_ERROR = {
     "param": None,
 }
 
+_LABELLED = {
+    "question": "Which pier does the ferry to Norwich leave from?",
+    "answerable": False,
+    "passages": [_PASSAGE],
+    "group": "timetable",
+}
+_ON_DOCUMENT = {
+    "question": "Who commands the ferry to Harwick?",
+    "document": _TEXT,
+    "document_id": "timetable",
+    "topic": "travel",
+    "in_scope": False,
+}
+
 EXAMPLES: Mapping[str, Any] = {
     "Added": {"added": 1, "duplicates": 0, "ids": [_FACT_ID], "revision": 3},
     "Answer": _ANSWER,
     "AssistantMessage": _ASSISTANT,
     "BatchRequest": {"items": [_CHECK]},
     "BatchResult": {"results": [_VERDICT, _PROBLEM]},
+    "CalibrateRequest": {"questions": [_LABELLED], "max_wrong": 0.05, "delta": 0.1, "apply": False},
+    "CalibrationQuestion": _LABELLED,
     "ChatCompletion": {
         "id": "chatcmpl-01KB3YT0A2C4E6G8J0M2P4R6T8",
         "object": "chat.completion",
@@ -201,6 +217,8 @@ EXAMPLES: Mapping[str, Any] = {
         "min_confidence": 0.7,
         "review": True,
     },
+    "EvaluateOptions": {"retrievers": ["sentences"], "in_scope": True},
+    "EvaluateRequest": {"task": "detection", "dataset": [_ON_DOCUMENT], "options": {"by": ["gates"]}},
     "Evidence": _EVIDENCE,
     "Fact": _FACT,
     "FactChange": {"text": _TEXT, "confidence": 0.8},

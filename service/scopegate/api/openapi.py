@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from scopegate.api.evaluation_schemas import CalibrateRequest, EvaluateRequest
 from scopegate.api.examples import EXAMPLES
 from scopegate.api.openai_schemas import ChatRequest
 from scopegate.api.problems import OpenAIError, Problem
@@ -37,6 +38,8 @@ _OURS = (
     GenerateRequest,
     EnrichRequest,
     AcceptRequest,
+    CalibrateRequest,
+    EvaluateRequest,
     ChatRequest,
     Problem,
     OpenAIError,
