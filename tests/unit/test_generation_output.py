@@ -108,6 +108,12 @@ def test_the_card_counts_and_says_how_it_was_made() -> None:
     assert "Not the whole set" in card(ROWS[:3], OPTIONS, output.JSONL, whole=False)
 
 
+def test_the_card_tells_what_was_skipped() -> None:
+    said = card(ROWS, OPTIONS, output.JSONL, notes=["short: skipped: 3 words,\n and at least 150 are needed"])
+    assert "- short: skipped: 3 words, and at least 150 are needed" in said.splitlines()
+    assert "skipped or failed" not in CARD
+
+
 def test_the_card_tells_of_every_column() -> None:
     for column in COLUMNS:
         assert column in CARD

@@ -24,10 +24,18 @@ _COLUMNS = {
 }
 
 
-def card(rows: Sequence[Mapping[str, Any]], options: Options, data_file: str, *, whole: bool = True) -> str:
+def card(
+    rows: Sequence[Mapping[str, Any]],
+    options: Options,
+    data_file: str,
+    *,
+    notes: Sequence[str] = (),
+    whole: bool = True,
+) -> str:
     """A data-set card in Markdown, with the header that the Hugging Face Hub reads.
 
-    data_file: the file that holds the rows. whole: False while the job goes on, or where it was cancelled.
+    data_file: the file that holds the rows. notes: what was skipped or failed. whole: False while the job goes on, or
+    where it was cancelled.
     """
     out_of_scope = [row for row in rows if not row["in_scope"]]
     topics = Counter(row["topic"] or "(none)" for row in rows)
@@ -60,6 +68,8 @@ def card(rows: Sequence[Mapping[str, Any]], options: Options, data_file: str, *,
         "\n## Columns\n",
         "| column | meaning |\n|---|---|",
         *(f"| {name} | {meaning} |" for name, meaning in _COLUMNS.items()),
+        *(["\n## What was skipped or failed\n"] if notes else []),
+        *(f"- {_cell(note)}" for note in notes),
         "\n## What is not known\n",
         "No person has checked these labels: they are the majority of an LLM's votes. Guesses may be true of the world,"
         " though the document does not say so. The documents keep the licences that they came with.",

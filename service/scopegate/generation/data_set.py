@@ -15,10 +15,14 @@ from scopegate.jobs import Jobs
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Rows, and the documents that they were made of. whole: False while the job goes on, or where it was cancelled."""
+    """Rows, and the documents that they were made of.
+
+    notes: what was skipped or failed. whole: False while the job goes on, or where it was cancelled.
+    """
 
     rows: Sequence[Mapping[str, Any]]
     documents: Sequence[Mapping[str, Any]]
+    notes: Sequence[str]
     options: Options
     whole: bool
 
@@ -26,9 +30,11 @@ class DataSet:
     async def of(cls, jobs: Jobs, job: Job) -> Self:
         """That of a job. Raises UnknownJob where it is removed meanwhile."""
         _, spec = await jobs.spec(job.id)
-        rows = [row async for part in jobs.result(job.id) for done in part for row in done.rows]
+        done = [one async for part in jobs.result(job.id) for one in part]
+        rows = [row for one in done for row in one.rows]
+        notes = [note for one in done for note in one.notes]
         documents = [item.body async for part in jobs.finished(job.id) for item in part]
-        return cls(rows, documents, Options.of(spec), job.status is JobStatus.SUCCEEDED)
+        return cls(rows, documents, notes, Options.of(spec), job.status is JobStatus.SUCCEEDED)
 
     def jsonl(self) -> bytes:
         """A row a line."""
@@ -44,4 +50,4 @@ class DataSet:
 
     def card(self, data_file: str) -> str:
         """The card beside that file."""
-        return card(self.rows, self.options, data_file, whole=self.whole)
+        return card(self.rows, self.options, data_file, notes=self.notes, whole=self.whole)

@@ -8,11 +8,12 @@ from typing import Any
 
 from scopegate.jobs.work import Done
 
-MOST_NOTES = 1_000
+# A list of jobs shows the summaries of all of them.
+MOST_NOTES = 100
 
 
 def summed(done: Sequence[Done]) -> dict[str, Any]:
-    """The counts, those with a dot within what stands before it, and the notes, of which the first 1,000 are kept."""
+    """The counts, those with a dot within what stands before it, and the notes, of which the first 100 are kept."""
     counts: Counter[str] = Counter()
     for one in done:
         counts.update(one.counts)
