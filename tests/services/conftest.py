@@ -1,4 +1,4 @@
-"""A real Postgres server, started and stopped by the tests."""
+"""Real Postgres and Redis servers, started and stopped by the tests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.services.redis_server import RedisServer, require_redis
 from tests.unit.conftest import embedder, encoder, knowledge, open_knowledge, settings
 
 __all__ = ["embedder", "encoder", "knowledge", "open_knowledge", "settings"]
@@ -95,3 +96,15 @@ async def fresh_database(postgres: Postgres) -> str:
     await connection.execute(f"CREATE DATABASE {name}")
     await connection.close()
     return postgres.url(name)
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    """An empty Redis server of the test's own."""
+    require_redis()
+    server = RedisServer(free_port())
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

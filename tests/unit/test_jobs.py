@@ -79,8 +79,8 @@ async def test_at_most_so_many_items_are_in_hand_and_jobs_take_turns(settings: S
 
 
 async def test_a_cancelled_job_stops_in_the_middle_and_keeps_what_is_finished(jobs: Jobs, work: Echo) -> None:
-    job_id = await submit(jobs, texts=[f"{n}" for n in range(40)], seconds=0.2)
-    while len(work.done) < 16:
+    job_id = await submit(jobs, texts=[f"{n}" for n in range(40)], seconds=0.6)
+    while len(work.began) < 20:
         await asyncio.sleep(0.02)
     job = await jobs.cancel(job_id)
     assert job.status is JobStatus.CANCELLED
@@ -230,14 +230,14 @@ async def test_an_item_that_ends_its_workers_is_given_up(settings: Settings, wor
     store = JobStore(database, 30)
     await store.take(job_id, "worker")
     await store.begin(job_id, "worker", await work.items({"texts": ["a", "b"]}))
-    for _ in range(10):
+    for _ in range(30):
         await store.take(job_id, "worker")
         await store.give_back("worker", job_id)
     await database.close()
     async with jobs_on(settings, work) as jobs:
         job = await ended(jobs, job_id)
     assert job.summary is not None
-    assert job.summary["failures"] == [{"item": "a", "error": "10 workers ended while they were at it"}]
+    assert job.summary["failures"] == [{"item": "a", "error": "30 workers ended while they were at it"}]
 
 
 async def test_ended_jobs_are_forgotten_after_their_time(settings: Settings, work: Echo) -> None:

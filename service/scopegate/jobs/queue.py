@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import structlog
-from taskiq import AcknowledgeType, AsyncBroker, InMemoryBroker
+from taskiq import AckableMessage, AcknowledgeType, AsyncBroker, InMemoryBroker
 from taskiq.receiver import Receiver
 
 from scopegate.domain import Invalid
@@ -76,7 +76,7 @@ class Queue:
         """Takes messages for ever; declares stream and group anew where Redis has come back without them."""
         away = False
         while not self._finish.is_set():
-            receiver = Receiver(
+            receiver = _Patient(
                 self._broker, max_async_tasks=self._at_once, ack_type=AcknowledgeType.WHEN_EXECUTED, run_startup=True
             )
             try:
@@ -86,6 +86,17 @@ class Queue:
                     log.warning("the job queue is away; this worker looks for jobs in SQL", cause=_cause(error))
                 away = True
                 await asyncio.sleep(_AGAIN_S)
+
+
+class _Patient(Receiver):
+    """A receiver to which a message that cannot be acknowledged is one that comes again, and no failure."""
+
+    async def callback(self, message: bytes | AckableMessage, raise_err: bool = False) -> None:
+        """Makes the message's call, and acknowledges it."""
+        try:
+            await super().callback(message, raise_err)
+        except Exception as error:  # noqa: BLE001 - whatever the client raises, the job is safe
+            log.warning("a message of the job queue could not be acknowledged", cause=str(error))
 
 
 def _redis(url: str, reclaim_s: float) -> AsyncBroker:

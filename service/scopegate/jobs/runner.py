@@ -27,7 +27,7 @@ _BEAT_S = 1.0
 _SWEEP_S = 2.0
 _FORGET_S = 3600.0
 # An item that has ended so many workers is not tried again.
-_MOST_ATTEMPTS = 10
+_MOST_ATTEMPTS = 30
 _AGAIN_S = 1.0
 _MOST_FAILURES = 100
 
