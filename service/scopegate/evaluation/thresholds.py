@@ -144,19 +144,16 @@ def _path(seen: Labelled, searched: Bools) -> list[Setting]:
     and refuses fewer answerable ones; before them, the first of these with a higher threshold of the probe."""
     wrong = _passing(seen, searched & ~seen.answerable)
     right = _passing(seen, searched & seen.answerable)
-    frontier: list[tuple[int, int]] = []
-    best = 0
-    # np.lexsort's last key is the first; where all is equal, the strictest.
-    for cell in np.lexsort((-right.ravel(), wrong.ravel())):
-        row, column = divmod(int(cell), len(PROBES))
-        if right[row, column] > best:
-            best = int(right[row, column])
-            frontier.append((row, column))
-    if not frontier:
+    # np.lexsort's last key is the first; where all is equal, the strictest comes first.
+    order = np.lexsort((-right.ravel(), wrong.ravel()))
+    answered = right.ravel()[order]
+    better = np.diff(np.maximum.accumulate(answered), prepend=0) > 0
+    rows, columns = np.divmod(order[better], len(PROBES))
+    if not len(rows):
         return [Setting(float(ALPHAS[-1]), float(threshold)) for threshold in PROBES]
-    first_row, first_column = frontier[0]
-    cells = [(first_row, column) for column in range(first_column)] + frontier
-    return [Setting(float(ALPHAS[row]), float(PROBES[column])) for row, column in cells]
+    before = np.arange(columns[0])
+    rows, columns = np.append(np.full(len(before), rows[0]), rows), np.append(before, columns)
+    return [Setting(float(alpha), float(probe)) for alpha, probe in zip(ALPHAS[rows], PROBES[columns], strict=True)]
 
 
 def _passing(seen: Labelled, of: Bools) -> NDArray[np.int64]:
