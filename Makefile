@@ -34,13 +34,19 @@ quality: $(VENV)/.test  ## what the gates get right; DATA=folder with the labell
 
 services:  ## the servers that tests start: installs what is missing
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1 || $(MAKE) --no-print-directory install-postgres
+	@command -v redis-server >/dev/null 2>&1 || $(MAKE) --no-print-directory install-redis
 
-.PHONY: install-postgres
+.PHONY: install-postgres install-redis
 install-postgres:
 	@if command -v apt-get >/dev/null; then $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq postgresql; \
 	elif command -v dnf >/dev/null; then $(SUDO) dnf install -y -q postgresql-server; \
 	elif command -v brew >/dev/null; then brew install -q postgresql; \
 	else echo "install Postgres for the tests in tests/services" >&2; exit 1; fi
+install-redis:
+	@if command -v apt-get >/dev/null; then $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq redis-server; \
+	elif command -v dnf >/dev/null; then $(SUDO) dnf install -y -q redis; \
+	elif command -v brew >/dev/null; then brew install -q redis; \
+	else echo "install Redis for the tests in tests/services" >&2; exit 1; fi
 
 wheel: $(VENV)/.runtime
 	$(BIN)/pip wheel -q --no-deps -w dist .
@@ -59,5 +65,5 @@ $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 # torch comes first and pinned, so that the extras `local` and `train` find it and nothing fetches a GPU build for the tests.
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.runtime
 	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[local,postgres,train]' --group test
+	$(BIN)/pip install -q -c constraints.txt -e '.[data,evaluate,local,postgres,redis,train]' --group test
 	touch $@
