@@ -68,8 +68,8 @@ async def seen(services: Services, rows: Sequence[dict[str, Any]]) -> Labelled:
 def promises(name: str, pool: Labelled, draws: int) -> list[tuple[str, ...]]:
     """A row for each promise and each choice of gates."""
     members: defaultdict[str, list[int]] = defaultdict(list)
-    for at, group in enumerate(pool.group):
-        members[group].append(at)
+    for number, group in enumerate(pool.group):
+        members[group].append(number)
     passages = [np.array(each) for each in members.values()]
     rows: list[tuple[str, ...]] = []
     for (most, delta), (gates, hard) in product(PROMISES, (("probe", False), ("both", True))):
