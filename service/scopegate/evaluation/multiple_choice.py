@@ -95,11 +95,15 @@ class MultipleChoice:
             rows = [await self._row(found[n], self._gatekeeper, scope, options, None) for n in item.body["numbers"]]
         else:
             stage("storing knowledge")
-            order = random.Random(options.get("seed", 0)).sample(found, len(found))  # noqa: S311 - an order, no secret
-            known = {each.gold for each in order[: round(item.body["share"] * len(found))]}
-            async with self._scratch(sorted(known)) as gatekeeper:
+            order = list(range(len(found)))
+            random.Random(options.get("seed", 0)).shuffle(order)  # noqa: S311 - an order, no secret
+            known = set(order[: round(item.body["share"] * len(found))])
+            async with self._scratch(sorted({found[at].gold for at in known})) as gatekeeper:
                 stage("choosing")
-                rows = [await self._row(each, gatekeeper, DEFAULT_SCOPE, options, each.gold in known) for each in found]
+                rows = [
+                    await self._row(each, gatekeeper, DEFAULT_SCOPE, options, at in known)
+                    for at, each in enumerate(found)
+                ]
             rows = [{"share": item.body["share"], **row} for row in rows]
         return Done(tuple(rows), {"questions": len(rows), "failed.choice": sum(row["chosen"] is None for row in rows)})
 

@@ -87,9 +87,20 @@ def _retrieval(summary: Mapping[str, Any]) -> _Drawn:
 
 def _multiple_choice(summary: Mapping[str, Any]) -> _Drawn:
     runs = summary["runs"]
+    if any(run["gold_share"] is None for run in runs):
+        names = ["answered", "right, of those", "right, had all been answered"]
+        series = {
+            "": [
+                share
+                for run in runs
+                for share in (run["answered"] / run["questions"], run["accuracy"], run["accuracy_unrefused"])
+            ]
+        }
+        yield "multiple_choice", partial(_bars, names, series, "%")
+        return
 
     def paint(axes: Axes) -> None:
-        places = [run["gold_share"] if run["gold_share"] is not None else 0.0 for run in runs]
+        places = [run["gold_share"] for run in runs]
         answered = [100 * run["answered"] / run["questions"] for run in runs]
         axes.plot(places, answered, marker="o", color=_BLUE, label="answered")
         scored = [(place, 100 * run["accuracy"]) for place, run in zip(places, runs, strict=True) if run["answered"]]

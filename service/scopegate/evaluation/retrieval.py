@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -122,6 +123,7 @@ def _bm25(texts: list[str] | None = None) -> Any:
         raise Invalid("BM25 needs the extra 'evaluate': pip install 'scopegate[evaluate]'") from error
     if texts is None:
         return None
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets its own to debug
     stemmer = Stemmer.Stemmer("english")
 
     def tokens(of: list[str]) -> Any:
