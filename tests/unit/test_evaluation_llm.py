@@ -179,6 +179,12 @@ async def test_responses_are_asked_for_in_three_ways_and_judged_by_votes(
     assert shares == {"basic": 0.0, "two_shot": 0.5, "reasoning": 1.0}
     assert summary["methods"]["two_shot"]["topics"] == {"food": 0.0, "sea": 1.0}
     assert summary["judges"] == []
+    assert [each.partition("@")[0] for each in summary["prompts"]] == [
+        "response_basic",
+        "response_two_shot",
+        "response_reasoning",
+        "defusion/given",
+    ]
     assert len(server.asked) == 2 * 3 * 2
     assert [path.name for path in draw(summary, tmp_path)] == ["response.png"]
     assert len(tables(summary)) == 1

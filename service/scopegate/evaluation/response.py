@@ -109,6 +109,10 @@ class Response:
             "judge": self._judge.model if self._judge else None,
             "examples": options.get("examples", _GIVEN),
             "votes": options.get("votes", 9),
+            "prompts": [
+                *(load_prompt(f"response_{method}").id for method in methods if method != _GIVEN),
+                load_prompt("defusion", examples=options.get("examples", _GIVEN)).id,
+            ],
             "methods": methods,
             "judges": judges,
         }

@@ -71,7 +71,7 @@ class Retrieval:
                 ranks = np.array([row["rank"] for row in each.rows])
                 recall = {f"recall@{depth}": float((ranks <= depth).mean()) for depth in DEPTHS}
                 retrievers[each.rows[0]["retriever"]] = {**recall, "mrr": float((1 / ranks).mean())}
-        questions, corpus = _asked(spec)
+        questions, corpus = await asyncio.to_thread(_asked, spec)
         return {
             "task": "retrieval",
             "questions": len(questions),
