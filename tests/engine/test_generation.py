@@ -46,7 +46,7 @@ def test_garbage_makes_no_questions_and_every_document_is_accounted_for(client: 
     documents = [place.document for place in PLACES]
     documents.append({"id": "short", "text": "Too short."})
     said = summary(client, "/generate-dataset", {"documents": documents, "facts_per_document": 4, "votes": 3})
-    assert (said["documents"], said["items"], said["failed"]) == (4, 4, 0)
+    assert (said["documents"], said["items"], said["given_up"]) == (4, 4, 0)
     assert said["skipped"] == {"too_short": 1}
     assert said["without_questions"] == 3
     assert said["questions"] == {"in_scope": 0, "out_of_scope": 0}
