@@ -151,6 +151,20 @@ async def test_patience_ends(server: ScriptedLlm) -> None:
     assert len(server.asked) == 2
 
 
+async def test_a_server_that_goes_down_is_waited_for(server: ScriptedLlm) -> None:
+    server.script = in_turn(Said(status=500), Said(status=503), "fine")
+    async with llm_at(server) as llm:
+        assert await asker(llm, patience_s=30).read(ASK, word) == "fine"
+
+
+async def test_a_request_that_breaks_the_server_is_given_up_the_second_time(server: ScriptedLlm) -> None:
+    server.script = lambda _: Said(status=500)
+    async with llm_at(server) as llm:
+        with pytest.raises(LlmFailed, match="500"):
+            await asker(llm, patience_s=30).read(ASK, word)
+    assert len(server.asked) == 2
+
+
 async def test_what_the_server_refuses_is_not_asked_again(server: ScriptedLlm) -> None:
     server.script = lambda _: Said(status=400)
     async with llm_at(server) as llm:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from scopegate.domain import Overloaded, Speaker, Turn
-from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Reply
+from scopegate.llm.asks import Ask, LlmAway, LlmBroke, LlmFailed, Reply
 from scopegate.llm.client import Llm, joined, singles
 from scopegate.llm.replies import Unread
 from scopegate.prompts import data, load_prompt
@@ -105,7 +105,8 @@ class Asker:
         return await self._patiently(ask)
 
     async def _patiently(self, ask: Ask) -> Reply:
-        wait_s, end = _FIRST_WAIT_S, time.monotonic() + self._patience_s
+        """The reply of a server that may be away for a while, or fail at a request once: it may be about to go down."""
+        wait_s, end, broke = _FIRST_WAIT_S, time.monotonic() + self._patience_s, False
         while True:
             try:
                 async with self._calls:
@@ -113,6 +114,10 @@ class Asker:
             except (LlmAway, Overloaded) as error:
                 if time.monotonic() + wait_s > end:
                     raise LlmAway(str(error)) from None
+            except LlmBroke:
+                if broke:
+                    raise
+                broke = True
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 

@@ -19,6 +19,10 @@ class LlmAway(LlmFailed):
     """Its server cannot be reached, is late, or has no room: the same request may pass another time."""
 
 
+class LlmBroke(LlmFailed):
+    """Its server failed at the request, and says that the fault is its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request to an LLM.

@@ -12,7 +12,7 @@ import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from scopegate.domain import Speaker
-from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Piece, Reply, Usage
+from scopegate.llm.asks import Ask, LlmAway, LlmBroke, LlmFailed, Piece, Reply, Usage
 
 _CONNECT_S = 5.0
 # Statuses that the same request may not get a moment later: too many requests, no room, and a proxy with nobody behind.
@@ -157,7 +157,8 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except openai.APIStatusError as error:
-        kind = LlmAway if error.status_code in _PASSING else LlmFailed
+        broke = LlmBroke if error.status_code >= 500 else LlmFailed
+        kind = LlmAway if error.status_code in _PASSING else broke
         raise kind(f"the LLM server answered with status {error.status_code}") from None
     except openai.APITimeoutError:
         raise LlmAway("the LLM server could not be reached in time") from None
