@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 
 from scopegate.domain import Conflict, Invalid, Job, JobKind, JobStatus, Overloaded, StorageFull, UnknownJob
 from scopegate.jobs import Jobs
 from scopegate.jobs.store import JobStore, Seen, Turn
 from scopegate.knowledge.database import Database
+from scopegate.knowledge.schema import metadata
 from scopegate.settings import Settings
 from tests.unit.jobs import Echo, ended, jobs_on, texts
 
@@ -279,3 +282,14 @@ async def test_a_job_waits_for_its_database(settings: Settings, work: Echo, monk
 def test_a_redis_url_that_is_none_is_invalid(settings: Settings) -> None:
     with pytest.raises(Invalid):
         Jobs(settings.model_copy(update={"redis_url": "http://nowhere"}), Database(settings.sql_url), {}, "")
+
+
+async def test_the_migrations_make_the_tables_as_they_are_declared(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work):
+        database = Database(settings.sql_url)
+        async with database.read() as connection:
+            differences = await connection.run_sync(
+                lambda sync: compare_metadata(MigrationContext.configure(sync), metadata)
+            )
+        await database.close()
+    assert differences == []

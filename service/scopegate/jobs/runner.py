@@ -145,13 +145,14 @@ class Runner:
                     log.exception("left a job, which will be taken up again")
 
     async def _work(self, crew: _Crew) -> None:
+        """Works on a job until it is over, or what is left is in others' hands; then nobody here is at it any more."""
         self._crews[crew.id] = crew
         try:
-            await self._lead(crew)
+            try:
+                await self._lead(crew)
+            finally:
+                await _end(crew.hands)
         except BaseException:
-            for hand in crew.hands:
-                hand.cancel()
-            await asyncio.gather(*crew.hands, return_exceptions=True)
             with suppress(ScopegateError):
                 await self._store.give_back(self._worker, crew.id)
             raise
@@ -239,6 +240,12 @@ class Runner:
             summary |= {"items": len(done), "given_up": failed, "failures": failures}
         log.info("job ended", items=len(done), failed=failed, error=error)
         await _insist(lambda: self._store.end(crew.id, self._worker, summary, error))
+
+
+async def _end(hands: set[asyncio.Task[None]]) -> None:
+    for hand in hands:
+        hand.cancel()
+    await asyncio.gather(*hands, return_exceptions=True)
 
 
 async def _insist(action: Callable[[], Awaitable[T]]) -> T:
