@@ -20,7 +20,9 @@ from tests.unit.eloq import PLACES
 
 @pytest.fixture(scope="module")
 def engine(llama: models.Model) -> Iterator[Engine]:
-    with Engine(llama.path, None, "--max-model-len", "4096") as engine:
+    # On a CPU, vLLM 0.32 dies of a seeded request whose prompt it reads in chunks.
+    whole_prompts = ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096")
+    with Engine(llama.path, None, "--max-model-len", "4096", *whole_prompts) as engine:
         yield engine
 
 
@@ -53,6 +55,7 @@ def test_garbage_makes_no_questions_and_every_document_is_accounted_for(client: 
     # Whatever the model said, each document was lost at a step that says so.
     lost = said.get("failed_steps", {})
     assert lost["claims"] + lost.get("guesses", 0) + lost.get("removal", 0) >= 3
+    assert not any("status" in note for note in said["notes"])
     for document in documents:
         assert any(note.startswith(f"{document['id']}: ") for note in said["notes"])
 
