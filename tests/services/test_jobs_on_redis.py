@@ -57,7 +57,7 @@ async def test_a_message_alone_brings_a_job_to_a_worker_and_is_acknowledged(
 
 async def test_two_workers_never_give_an_item_twice(settings: Settings) -> None:
     one, other = Echo(), Echo()
-    async with jobs_on(settings, one) as jobs, jobs_on(settings, other):
+    async with jobs_on(settings, one, job_lease_s=15) as jobs, jobs_on(settings, other, job_lease_s=15):
         job_ids = [await submit(jobs, 0.3), await submit(jobs, 0.3)]
         for job_id in job_ids:
             await ended(jobs, job_id, 60)

@@ -111,7 +111,7 @@ async def test_a_stop_gives_back_what_was_in_hand_and_the_next_start_takes_it_up
     settings: Settings, work: Echo
 ) -> None:
     async with jobs_on(settings, work) as jobs:
-        job_id = await submit(jobs, seconds=0.3, texts=[f"{n}" for n in range(32)])
+        job_id = await submit(jobs, seconds=1, texts=[f"{n}" for n in range(32)])
         while len(work.began) < 20:
             await asyncio.sleep(0.02)
     assert work.cancelled

@@ -59,10 +59,11 @@ class Jobs:
         try:
             yield
         finally:
-            await self._queue.close()
+            await self._queue.hush()
             if self._runner is not None:
                 await self._runner.stop()
             await asyncio.gather(*self._telling, return_exceptions=True)
+            await self._queue.close()
 
     async def submit(
         self, kind: JobKind, spec: Mapping[str, Any], idempotency_key: str | None = None

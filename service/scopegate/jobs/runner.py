@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ import structlog
 from scopegate.domain import JobKind, Overloaded, ScopegateError, Unavailable, UnknownJob
 from scopegate.ids import new_id
 from scopegate.jobs.store import Finish, JobStore, Over, Start, Turn, Wait
+from scopegate.jobs.uncut import uncut
 from scopegate.jobs.work import Done, Item, Work
 from scopegate.llm.client import LlmFailed
 
@@ -248,11 +249,11 @@ async def _end(hands: set[asyncio.Task[None]]) -> None:
     await asyncio.gather(*hands, return_exceptions=True)
 
 
-async def _insist(action: Callable[[], Awaitable[T]]) -> T:
+async def _insist(action: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The action's result, as soon as the database takes part; until then it is tried again."""
     while True:
         try:
-            return await action()
+            return await uncut(action())
         except (Unavailable, Overloaded) as error:
             log.warning("the database keeps a job waiting", cause=str(error))
             await asyncio.sleep(_AGAIN_S)
@@ -268,10 +269,10 @@ async def _twice(action: Callable[[], Awaitable[T]]) -> T:
         return await action()
 
 
-async def _again_and_again(step: Callable[[], Awaitable[None]], every_s: float) -> None:
+async def _again_and_again(step: Callable[[], Coroutine[Any, Any, None]], every_s: float) -> None:
     while True:
         try:
-            await step()
+            await uncut(step())
         except ScopegateError as error:
             log.warning("jobs are not looked after", cause=str(error))
         except Exception:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -75,6 +77,8 @@ class JobStore:
     def __init__(self, database: Database, lease_s: float) -> None:
         self._database = database
         self._lease = timedelta(seconds=lease_s)
+        # Writers of a job wait for its row one after the other; here they do so without a connection each.
+        self._one_writer = asyncio.Lock()
 
     # For those who ask for jobs
 
@@ -98,7 +102,7 @@ class JobStore:
             "created_at": datetime.now(UTC),
         }
         try:
-            async with self._database.write() as connection:
+            async with self._writing() as connection:
                 known = await _by_key(connection, idempotency_key)
                 if known is None:
                     waiting = select(func.count()).select_from(schema.jobs).where(_jobs.status.in_(_OPEN))
@@ -145,7 +149,7 @@ class JobStore:
         """Ends the job where it is; one that has ended stays as it is. Raises UnknownJob."""
         now = datetime.now(UTC)
         ended = {"status": JobStatus.CANCELLED, "finished_at": now, "stage": None, "worker": None}
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             await connection.execute(
                 update(schema.jobs)
                 .where(_jobs.id == job_id, _jobs.status.in_(_OPEN))
@@ -187,7 +191,7 @@ class JobStore:
 
     async def forget(self, before: datetime) -> int:
         """Removes jobs that ended before; returns how many."""
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             gone = await connection.execute(delete(schema.jobs).where(_jobs.finished_at < before))
             return gone.rowcount
 
@@ -223,7 +227,7 @@ class JobStore:
         """The next piece of the job that nobody holds, which this worker holds from now on."""
         now = datetime.now(UTC)
         lease = {"worker": worker, "leased_until": now + self._lease}
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None:
                 return Over()
@@ -248,7 +252,7 @@ class JobStore:
 
     async def begin(self, job_id: str, worker: str, found: Sequence[Item]) -> None:
         """Records what there is to do, unless the job has ended or another worker has begun it."""
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None or job.total is not None or job.worker != worker:
                 return
@@ -270,7 +274,7 @@ class JobStore:
     async def commit(self, job_id: str, worker: str, turn: Turn, done: Done, error: str | None) -> None:
         """Records what became of an item, unless the job has ended or the worker does not hold the item any more."""
         now = datetime.now(UTC)
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None:
                 return
@@ -295,14 +299,14 @@ class JobStore:
         """Records the job's end, a failure where there is an error, unless it has ended or another worker holds it."""
         status = JobStatus.SUCCEEDED if error is None else JobStatus.FAILED
         ended = {"status": status, "summary": summary, "error": error, "finished_at": datetime.now(UTC)}
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is not None and job.worker == worker:
                 await _change(connection, job, **ended, worker=None, stage=None)
 
     async def note(self, stages: Mapping[str, str]) -> None:
         """Records what jobs are at, by id."""
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             for job_id, stage in stages.items():
                 job = await _locked(connection, job_id)
                 if job is not None and job.total is not None and job.done < job.total and job.stage != stage:
@@ -311,16 +315,16 @@ class JobStore:
     async def renew(self, worker: str, ids: Collection[str]) -> None:
         """Prolongs what the worker holds of these jobs."""
         until = datetime.now(UTC) + self._lease
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             await connection.execute(update(schema.jobs).where(_jobs.worker == worker).values(leased_until=until))
         held = and_(_items.state == "leased", _items.worker == worker)
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             await connection.execute(update(schema.items).where(_of(ids), held).values(leased_until=until))
 
     async def give_back(self, worker: str, job_id: str) -> None:
         """Lets others have what the worker holds of a job, unless that has ended."""
         free = {"worker": None, "leased_until": None}
-        async with self._database.write() as connection:
+        async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None:
                 return
@@ -328,6 +332,11 @@ class JobStore:
                 await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**free))
             held = and_(_items.job == job.key, _items.state == "leased", _items.worker == worker)
             await connection.execute(update(schema.items).where(held).values(**free, state="waiting"))
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        async with self._one_writer, self._database.write() as connection:
+            yield connection
 
 
 def _of(ids: Collection[str]) -> ColumnElement[bool]:

@@ -10,6 +10,7 @@ import structlog
 
 from scopegate.domain import Overloaded, ScopegateError, UnknownJob
 from scopegate.jobs.store import JobStore, Seen
+from scopegate.jobs.uncut import uncut
 
 log = structlog.get_logger()
 
@@ -61,7 +62,7 @@ class Watch:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                self._seen = await self._store.seen(list(self._watched))
+                self._seen = await uncut(self._store.seen(list(self._watched)))
             except ScopegateError as error:
                 log.warning("listeners are told nothing of their jobs", cause=str(error))
                 continue
