@@ -15,7 +15,7 @@ import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-engine" / "bin" / "python"
-READY_S = 180
+READY_S = 400
 
 
 def environment(probe: Path | None) -> dict[str, str]:

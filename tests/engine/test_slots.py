@@ -134,16 +134,15 @@ async def test_neighbours_that_ask_for_plain_logprobs_lose_the_likeliest_tokens(
     """As the probe's decision warns: on the V1 model runner, while a request with logprob_token_ids is in the batch."""
     plain = IDS | {"prompt": served.model.prompt(text(8)), "logprobs": 5, "max_tokens": 1, "temperature": 0}
     turns = {"model": "model", "messages": [{"role": "user", "content": text(8)}]}
-    busy = turns | served.probe(CHAT) | {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+    busy = turns | served.probe(CHAT) | {"max_tokens": 1900, "ignore_eos": True, "stream": True}
     async with served.client() as client:
         alone = await served.ask(client, COMPLETIONS, **plain)
         async with client.stream("POST", CHAT, json=busy) as long:
             await anext(long.aiter_lines())
-            beside = await served.ask(client, COMPLETIONS, **plain)
+            beside = [await served.ask(client, COMPLETIONS, **plain) for _ in range(10)]
     assert alone.logprobs is not None
-    assert beside.logprobs is not None
-    assert beside.ids == alone.ids
     assert len(alone.logprobs) == 5
     assert all(-1000 < logprob < 0 for logprob in alone.logprobs.values())
+    assert all(reply.ids == alone.ids for reply in beside)
     spoken = alone.ids[0]
-    assert beside.logprobs == {spoken: pytest.approx(alone.logprobs[spoken], abs=CLOSE), 0: -9999}
+    assert {spoken: pytest.approx(alone.logprobs[spoken], abs=CLOSE), 0: -9999} in [reply.logprobs for reply in beside]
