@@ -59,7 +59,7 @@ class Generation:
         soft = OwnWord(draft, self._soft, judges=self._llms.judge is self._llms.answerer)
         gates: dict[GateName, Gate] = {GateName.SOFT: soft}
         # Under a schema the slots are masked. There the probe asks by itself, with the very turns that the answer will.
-        if isinstance(self._probe, SlotProbe) and self._probe.rides(shape.prompt) and shape is self._lines:
+        if isinstance(self._probe, SlotProbe) and self._probe.rides(shape.prompt) and shape.schema(1) is None:
             gates[GateName.PROBE] = FirstToken(draft, self._probe)
         return gates
 
