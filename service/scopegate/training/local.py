@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModel
+from transformers import AutoModelForCausalLM
 
 from scopegate.domain import Invalid
 from scopegate.training.backbone import Backbone
@@ -42,10 +42,12 @@ class LocalReader:
     def _load(self) -> Any:
         backbone = self._backbone
         try:
-            model = AutoModel.from_pretrained(backbone.model, revision=backbone.asked_revision, dtype=self._dtype)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                backbone.model, revision=backbone.asked_revision, dtype=self._dtype
+            )
         except (OSError, ValueError) as error:
             raise Invalid(f"the model {backbone.model} cannot be loaded: {str(error).splitlines()[0]}") from error
-        return model.to(self._device).eval()
+        return model.base_model.to(self._device).eval()
 
 
 @torch.inference_mode()
