@@ -21,7 +21,9 @@ from scopegate.settings import Settings
 QUESTION = "Which pier does the night ferry to Harwick leave from?"
 ANSWER = "It leaves from pier 4, every night, at a quarter past ten."
 SENSE = GoodSense({QUESTION: Known(ANSWER, (FERRIES[0]["text"],))}).script()
-DEADLINE_S = 0.8
+LATE = "deadline"
+# Enough for one more try on a busy machine; what is late at all is late at once.
+DEADLINE_S, SHORT_S = 3.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Fault:
     script: Script
     cause: str
     status: str = "error"
+
+    @property
+    def deadline_s(self) -> float:
+        return SHORT_S if self.status == LATE else DEADLINE_S
 
 
 def sensibly(**how: Any) -> Script:
@@ -61,7 +67,6 @@ def wrong_ids(asked: Asked) -> str:
     return f"EVIDENCE: 99\nCAN ANSWER: yes\nANSWER: {ANSWER} [99]\nREASON: Number 99 says so."
 
 
-LATE = "deadline"
 FAULTS = {
     "hangs before it answers": Fault(always(Said(after_s=FOREVER)), "ran past the deadline", LATE),
     "hangs amid its reply": Fault(sensibly(stops_after=6, then="hang"), "ran past the deadline", LATE),
@@ -104,12 +109,13 @@ def services(llm: ScriptedLlm, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield clients
 
 
-def ask(client: TestClient, path: str, on_error: str = "refuse", **more: Any) -> Any:
+def ask(client: TestClient, path: str, on_error: str = "refuse", deadline_s: float = DEADLINE_S, **more: Any) -> Any:
     """The response; it comes in time whatever the LLM does."""
-    body = {"question": QUESTION, "policy": {"gates": ["hard", "soft"], "on_error": on_error}} | more
+    policy = {"gates": ["hard", "soft"], "on_error": on_error}
+    body = {"question": QUESTION, "policy": policy, "deadline_ms": deadline_s * 1000} | more
     started = time.monotonic()
     answer = client.post(path, json=body)
-    assert time.monotonic() - started < DEADLINE_S + 0.7
+    assert time.monotonic() - started < deadline_s + 1
     return answer
 
 
@@ -138,7 +144,7 @@ def test_good_sense_passes(way: tuple[TestClient, str]) -> None:
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_failure_is_refused_by_default(way: tuple[TestClient, str], llm: ScriptedLlm, fault: Fault) -> None:
     llm.script = fault.script
-    response = ask(*way)
+    response = ask(*way, deadline_s=fault.deadline_s)
     assert response.status_code == 200
     told = response.json()
     assert told["decision"] == "REFUSAL"
@@ -155,7 +161,7 @@ def test_a_failure_is_refused_by_default(way: tuple[TestClient, str], llm: Scrip
 @pytest.mark.parametrize("name", ["hangs amid its reply", "breaks off", "is broken", "refuses in prose"])
 def test_a_policy_may_answer_all_the_same(way: tuple[TestClient, str], llm: ScriptedLlm, name: str) -> None:
     llm.script = FAULTS[name].script
-    told = ask(*way, on_error="answer").json()
+    told = ask(*way, on_error="answer", deadline_s=FAULTS[name].deadline_s).json()
     assert told["decision"] in {"ANSWERABLE", "ANSWER"}
     assert (soft(told)["passed"], soft(told)["status"]) == (True, FAULTS[name].status)
     if way[1] == "/answer":
@@ -165,7 +171,7 @@ def test_a_policy_may_answer_all_the_same(way: tuple[TestClient, str], llm: Scri
 @pytest.mark.parametrize("name", ["hangs amid its reply", "breaks off", "is broken", "refuses in prose"])
 def test_a_policy_may_fail(way: tuple[TestClient, str], llm: ScriptedLlm, name: str) -> None:
     llm.script = FAULTS[name].script
-    response = ask(*way, on_error="fail")
+    response = ask(*way, on_error="fail", deadline_s=FAULTS[name].deadline_s)
     assert response.status_code == 503
     assert response.headers["content-type"] == "application/problem+json"
     assert FAULTS[name].cause in response.json()["detail"]
@@ -179,7 +185,7 @@ def test_a_stream_never_ends_without_an_end(
     """What fails before any text is a refusal; amid the text, an error. Never does a refusal follow text."""
     llm.begin_again(fault.script)
     llm.json_schema = False
-    text = ask(services[shape], "/answer", stream=True).text
+    text = ask(services[shape], "/answer", deadline_s=fault.deadline_s, stream=True).text
     events = [event.partition("\n")[0].removeprefix("event: ") for event in text.split("\n\n") if event]
     assert events[-1] in {"refusal", "error"}
     assert set(events[:-1]) <= {"delta"}
@@ -195,7 +201,8 @@ def test_a_stream_that_fails_amid_its_text_ends_with_the_error(
     services: dict[str, TestClient], llm: ScriptedLlm, then: str, cause: str
 ) -> None:
     llm.begin_again(sensibly(stops_after=12, then=then))
-    events = [event for event in ask(services["free"], "/answer", stream=True).text.split("\n\n") if event]
+    text = ask(services["free"], "/answer", deadline_s=SHORT_S, stream=True).text
+    events = [event for event in text.split("\n\n") if event]
     assert events[0].startswith("event: delta\n")
     assert events[-1].startswith("event: error\n")
     assert cause in events[-1]
@@ -208,7 +215,7 @@ def test_chat_refuses_too(services: dict[str, TestClient], llm: ScriptedLlm, fau
     body = {"messages": [{"role": "user", "content": QUESTION}], "model": "scopegate/default"}
     started = time.monotonic()
     response = services["free"].post("/v1/chat/completions", json=body)
-    assert time.monotonic() - started < DEADLINE_S + 0.7
+    assert time.monotonic() - started < DEADLINE_S + 1
     assert response.status_code == 200, response.text
     said = response.json()
     assert said["choices"][0]["message"]["refusal"] == said["choices"][0]["message"]["content"] != ""
@@ -230,7 +237,7 @@ def test_more_requests_than_there_is_room_for(services: dict[str, TestClient], l
     """A server that hangs takes no more than the request's deadline from anyone, and leaves nothing behind."""
     llm.begin_again(always(Said(after_s=FOREVER)))
     for _ in range(3):
-        assert ask(services["free"], "/check").json()["decision"] == "REFUSAL"
+        assert ask(services["free"], "/check", deadline_s=SHORT_S).json()["decision"] == "REFUSAL"
     until(lambda: all(asked.gone_at for asked in llm.asked))
     llm.begin_again(SENSE)
     assert ask(services["free"], "/check").json()["decision"] == "ANSWERABLE"

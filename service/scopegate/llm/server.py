@@ -1,4 +1,8 @@
-"""An OpenAI-compatible server, spoken to through the openai library; every failure becomes one sentence."""
+"""An OpenAI-compatible server, spoken to through the openai library; every failure becomes one sentence.
+
+The library sends, tries again and splits streams into events. Its types are left out: it builds them unchecked, for a
+tenth of a millisecond each, so that reading a stream would cost more than all the rest of a request.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ from typing import Any
 
 import httpx2
 import openai
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from scopegate.domain import Speaker
 from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Piece, Reply, Usage
 
+_PATH = "/chat/completions"
 _CONNECT_S = 5.0
 # Statuses that the same request may not get a moment later: too many requests, no room, and a proxy with nobody behind.
 _PASSING = {429, 502, 503}
@@ -59,7 +63,7 @@ class Server:
         """The whole reply. Raises LlmFailed."""
         async with _within(self._timeout_s):
             with _failures():
-                body = await self._client.chat.completions.create(**self._request(model, ask))
+                body = await self._client.post(_PATH, cast_to=object, body=_request(model, ask, self.modern))
         with _reading():
             return _reply(body)
 
@@ -68,8 +72,13 @@ class Server:
         """The reply as it comes; leaving the context cancels what is left of it. Raises LlmFailed, from within too."""
         async with _within(self._timeout_s):
             with _failures():
-                chunks = await self._client.chat.completions.create(
-                    **self._request(model, ask), stream=True, stream_options={"include_usage": True}
+                chunks = await self._client.post(
+                    _PATH,
+                    cast_to=object,
+                    body=_request(model, ask, self.modern)
+                    | {"stream": True, "stream_options": {"include_usage": True}},
+                    stream=True,
+                    stream_cls=openai.AsyncStream[object],
                 )
             try:
                 async with aclosing(_pieces(chunks)) as pieces:
@@ -98,27 +107,27 @@ class Server:
         """Closes its connections."""
         await self._client.close()
 
-    def _request(self, model: str, ask: Ask) -> dict[str, Any]:
-        turns = [{"role": str(turn.role), "content": turn.content} for turn in ask.turns]
-        options = {name: value for name, value in ask.options.items() if name not in _OURS}
-        body: dict[str, Any] = {"temperature": ask.temperature, **options, "max_tokens": ask.max_tokens}
-        if self.modern:
-            del body["temperature"]
-            body["max_completion_tokens"] = body.pop("max_tokens")
-        if ask.n > 1:
-            body["n"] = ask.n
-        if ask.schema is not None:
-            shape = {"name": "reply", "schema": dict(ask.schema), "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": shape}
-        if ask.token_ids:
-            body |= {"logprobs": True, "logprob_token_ids": list(ask.token_ids), "return_tokens_as_token_ids": True}
-        elif ask.top_logprobs:
-            body |= {"logprobs": True, "top_logprobs": ask.top_logprobs}
-        if ask.prefill is not None:
-            turns.append({"role": Speaker.ASSISTANT.value, "content": ask.prefill})
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
-        # As an extra body, so that fields which the library does not know go through as those that it does.
-        return {"model": model, "messages": turns, "extra_body": body}
+
+def _request(model: str, ask: Ask, modern: bool) -> dict[str, Any]:
+    turns = [{"role": str(turn.role), "content": turn.content} for turn in ask.turns]
+    options = {name: value for name, value in ask.options.items() if name not in _OURS}
+    body: dict[str, Any] = {"temperature": ask.temperature, **options, "max_tokens": ask.max_tokens}
+    if modern:
+        del body["temperature"]
+        body["max_completion_tokens"] = body.pop("max_tokens")
+    if ask.n > 1:
+        body["n"] = ask.n
+    if ask.schema is not None:
+        shape = {"name": "reply", "schema": dict(ask.schema), "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": shape}
+    if ask.token_ids:
+        body |= {"logprobs": True, "logprob_token_ids": list(ask.token_ids), "return_tokens_as_token_ids": True}
+    elif ask.top_logprobs:
+        body |= {"logprobs": True, "top_logprobs": ask.top_logprobs}
+    if ask.prefill is not None:
+        turns.append({"role": Speaker.ASSISTANT.value, "content": ask.prefill})
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    return body | {"model": model, "messages": turns}
 
 
 async def _mark_what_passes(response: httpx2.Response) -> None:
@@ -169,20 +178,24 @@ def _failures() -> Iterator[None]:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """The openai library checks nothing that it reads: fields may be missing, or of any type."""
+    """What a server sends may lack any field, or have it of any type."""
     try:
         yield
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         raise LlmFailed("the LLM server's answer is not of the protocol, or is empty") from None
 
 
-def _reply(body: ChatCompletion) -> Reply:
-    texts = tuple(_text(choice.message.content or choice.message.refusal) for choice in body.choices)
-    cut = tuple(choice.finish_reason == "length" for choice in body.choices)
-    return Reply(texts, cut, _first(body.choices[0].logprobs), _usage(body))
+def _reply(body: Any) -> Reply:
+    choices = body["choices"]
+    return Reply(
+        tuple(_text(choice["message"]) for choice in choices),
+        tuple(choice.get("finish_reason") == "length" for choice in choices),
+        _first(choices[0]),
+        _usage(body),
+    )
 
 
-async def _pieces(chunks: openai.AsyncStream[ChatCompletionChunk]) -> AsyncGenerator[Piece]:
+async def _pieces(chunks: openai.AsyncStream[object]) -> AsyncGenerator[Piece]:
     """Raises LlmFailed where the stream breaks off, or ends before it is complete."""
     begun = finished = False
     while True:
@@ -191,10 +204,8 @@ async def _pieces(chunks: openai.AsyncStream[ChatCompletionChunk]) -> AsyncGener
         if chunk is None:
             break
         with _reading():
-            piece, ends = _piece(chunk)
+            piece, ends = _piece(chunk, begun)
         finished = finished or ends
-        if begun:
-            piece = Piece(piece.text, {}, piece.cut, piece.usage)
         begun = begun or bool(piece.first)
         if piece.text or piece.first or piece.cut or piece.usage:
             yield piece
@@ -202,31 +213,34 @@ async def _pieces(chunks: openai.AsyncStream[ChatCompletionChunk]) -> AsyncGener
         raise LlmFailed("the LLM's stream ended before its reply was complete")
 
 
-def _piece(chunk: ChatCompletionChunk) -> tuple[Piece, bool]:
-    """A chunk's piece of the first reply, and whether that ends with it."""
-    for choice in chunk.choices:
-        if choice.index == 0:
-            text = _text(choice.delta.content or choice.delta.refusal)
-            piece = Piece(text, _first(choice.logprobs), choice.finish_reason == "length", _usage(chunk))
-            return piece, choice.finish_reason is not None
+def _piece(chunk: Any, begun: bool) -> tuple[Piece, bool]:
+    """A chunk's piece of the first reply, and whether that ends with it. begun: the first token came before."""
+    for choice in chunk["choices"]:
+        if choice["index"] == 0:
+            ends = choice.get("finish_reason")
+            first = {} if begun else _first(choice)
+            return Piece(_text(choice["delta"]), first, ends == "length", _usage(chunk)), ends is not None
     return Piece("", {}, False, _usage(chunk)), False
 
 
-def _text(content: object) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    raise TypeError
+def _text(message: Any) -> str:
+    """A message's text, or the words with which the model declines."""
+    text = message.get("content") or message.get("refusal") or ""
+    if not isinstance(text, str):
+        raise TypeError
+    return text
 
 
-def _first(logprobs: Any) -> Mapping[str, float]:
-    if logprobs is None or not logprobs.content:
+def _first(choice: Any) -> Mapping[str, float]:
+    logprobs = choice.get("logprobs")
+    if not logprobs or not logprobs.get("content"):
         return {}
-    return {str(top.token): float(top.logprob) for top in logprobs.content[0].top_logprobs or ()}
+    return {str(top["token"]): float(top["logprob"]) for top in logprobs["content"][0].get("top_logprobs") or ()}
 
 
-def _usage(body: ChatCompletion | ChatCompletionChunk) -> Usage | None:
-    if body.usage is None:
+def _usage(body: Any) -> Usage | None:
+    usage = body.get("usage")
+    if usage is None:
         return None
-    details = body.usage.prompt_tokens_details
-    cached = details.cached_tokens if details else None
-    return Usage(int(body.usage.prompt_tokens), int(body.usage.completion_tokens), cached)
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return Usage(int(usage["prompt_tokens"]), int(usage["completion_tokens"]), cached)
