@@ -169,29 +169,28 @@ class TestStream:
             async with llm.stream(ASK), asyncio.timeout(0.01):
                 await asyncio.sleep(1)
 
-    @pytest.mark.parametrize(
-        "chunk",
-        [
+    async def test_chunks_that_are_none(self, server: ScriptedLlm, llm: Llm) -> None:
+        for chunk in (
             b"{",
             b"[]",
+            b"null",
             b'{"choices": null}',
             b'{"choices": [{"index": 0}]}',
             b'{"choices": [{"index": 0, "delta": {"content": ["x"]}}]}',
             b'{"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [7]}}]}',
             b"\xff\xfe",
-        ],
-    )
-    async def test_chunks_that_are_none(self, server: ScriptedLlm, llm: Llm, chunk: bytes) -> None:
-        body = b"data: " + chunk + b"\n\ndata: [DONE]\n\n"
-        server.script = always(Said(body=body, headers={"content-type": "text/event-stream"}))
-        with pytest.raises(LlmFailed):
-            await streamed(llm)
+        ):
+            body = b"data: " + chunk + b"\n\ndata: [DONE]\n\n"
+            server.script = always(Said(body=body, headers={"content-type": "text/event-stream"}))
+            with pytest.raises(LlmFailed):
+                await streamed(llm)
+            assert server.asked.pop().body["stream"], chunk
 
 
 class TestBadReplies:
-    @pytest.mark.parametrize(
-        "body",
-        [
+    @pytest.mark.parametrize("content_type", ["application/json", "text/html"])
+    async def test_each_is_one_failure(self, server: ScriptedLlm, llm: Llm, content_type: str) -> None:
+        for body in (
             b"{not json",
             b"",
             b"null",
@@ -208,13 +207,10 @@ class TestBadReplies:
             b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}}',
             b'{"error": {"message": "no"}}',
             b"\xff\xfe",
-        ],
-    )
-    @pytest.mark.parametrize("content_type", ["application/json", "text/html"])
-    async def test_each_is_one_failure(self, server: ScriptedLlm, llm: Llm, body: bytes, content_type: str) -> None:
-        server.script = always(Said(body=body, headers={"content-type": content_type}))
-        with pytest.raises(LlmFailed, match="the LLM server's answer is"):
-            await llm.complete(ASK)
+        ):
+            server.script = always(Said(body=body, headers={"content-type": content_type}))
+            with pytest.raises(LlmFailed, match="the LLM server's answer is"):
+                await llm.complete(ASK)
 
     async def test_an_empty_list_of_choices(self, server: ScriptedLlm, llm: Llm) -> None:
         server.script = always(Said(choices=False))
@@ -246,13 +242,14 @@ class TestTriedAgain:
         # Half a second, less a random quarter of it at most.
         assert server.asked[1].at - server.asked[0].at > 0.37
 
-    @pytest.mark.parametrize("status", [307, 400, 401, 403, 404, 408, 409, 422, 500, 504])
-    async def test_what_will_not(self, server: ScriptedLlm, status: int) -> None:
-        server.script = always(Said(status=status, headers={"x-should-retry": "true"}))
+    async def test_what_will_not(self, server: ScriptedLlm) -> None:
+        statuses = [307, 400, 401, 403, 404, 408, 409, 422, 500, 504]
         async with llm_at(server, retries=3) as llm:
-            with pytest.raises(LlmFailed, match=f"status {status}"):
-                await llm.complete(ASK)
-        assert len(server.asked) == 1
+            for status in statuses:
+                server.script = always(Said(status=status, headers={"x-should-retry": "true"}))
+                with pytest.raises(LlmFailed, match=f"status {status}"):
+                    await llm.complete(ASK)
+        assert len(server.asked) == len(statuses)
 
     async def test_as_late_as_the_server_asks(self, server: ScriptedLlm) -> None:
         server.script = in_turn(Said(status=429, headers={"retry-after": "1"}), "Here.")
