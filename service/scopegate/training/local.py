@@ -13,8 +13,8 @@ from scopegate.training.backbone import Backbone
 from scopegate.training.hidden_states import Batch, batches
 
 # Padded tokens a batch: enough to keep the device busy, few enough for an 8B model's activations.
-_GPU_TOKENS = 16_384
-_CPU_TOKENS = 2_048
+GPU_TOKENS = 16_384
+CPU_TOKENS = 2_048
 
 
 class LocalReader:
@@ -34,7 +34,7 @@ class LocalReader:
         """See Reader."""
         if self._model is None:
             self._model = self._load()
-        planned = batches([len(ids) for ids in prompts], _GPU_TOKENS if self._device.type == "cuda" else _CPU_TOKENS)
+        planned = batches([len(ids) for ids in prompts], GPU_TOKENS if self._device.type == "cuda" else CPU_TOKENS)
         for rows in planned:
             states = last_states(self._model, [prompts[row] for row in rows])
             yield rows, states.float().cpu().numpy()
