@@ -1,4 +1,4 @@
-"""The probe as it is read from a real engine, three families, one of them with its prompts computed in chunks."""
+"""The probe as it is read from a real engine: four architectures, one of them with its prompts computed in chunks."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ async def test_neighbours_that_ask_for_plain_logprobs_lose_the_likeliest_tokens(
     async with served.client() as client:
         alone = await served.ask(client, COMPLETIONS, **plain)
         async with client.stream("POST", CHAT, json=busy) as long:
-            await anext(long.aiter_lines())
+            lines = long.aiter_lines()
+            await anext(lines)
             beside = [await served.ask(client, COMPLETIONS, **plain) for _ in range(10)]
     assert alone.logprobs is not None
     assert len(alone.logprobs) == 5
