@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -105,6 +106,23 @@ class TestWhole:
     async def test_the_most_likely_tokens(self, server: ScriptedLlm, llm: Llm) -> None:
         server.script = always(Said("yes", first={"yes": -0.1, "no": -2.3}))
         assert (await llm.complete(Ask(ASK.turns, 1, top_logprobs=2))).first == {"yes": -0.1, "no": -2.3}
+
+    @staticmethod
+    def ranked(*top: tuple[str, str]) -> Said:
+        listed = ", ".join(f'{{"token": "{token}", "logprob": {logprob}}}' for token, logprob in top)
+        logprobs = f'{{"content": [{{"top_logprobs": [{listed}]}}]}}'
+        return Said(body=f'{{"choices": [{{"message": {{"content": "x"}}, "logprobs": {logprobs}}}]}}'.encode())
+
+    async def test_tokens_that_are_written_alike_are_one(self, server: ScriptedLlm, llm: Llm) -> None:
+        server.script = always(self.ranked(("yes", "-1.0"), ("no", "-3.0"), ("yes", "-1.0"), ("", "-Infinity")))
+        first = (await llm.complete(Ask(ASK.turns, 1, top_logprobs=4))).first
+        assert first == {"yes": pytest.approx(math.log(2) - 1), "no": -3.0, "": -math.inf}
+
+    @pytest.mark.parametrize("logprob", ["NaN", "Infinity", "0.5", "null", '"x"', "[]"])
+    async def test_a_logprob_that_is_none(self, server: ScriptedLlm, llm: Llm, logprob: str) -> None:
+        server.script = always(self.ranked(("yes", logprob)))
+        with pytest.raises(LlmFailed, match="is not of the protocol"):
+            await llm.complete(Ask(ASK.turns, 1, top_logprobs=1))
 
     async def test_a_schema_holds_the_reply(self, server: ScriptedLlm, llm: Llm) -> None:
         schema = {"type": "object", "properties": {"label": {"enum": ["f1", "f2"]}}, "required": ["label"]}

@@ -124,7 +124,7 @@ async def _names_tokens(server: Server, model: str) -> bool:
 
 async def _ranks_tokens(server: Server, model: str) -> bool:
     reply = await _tried(server, model, replace(_HELLO, top_logprobs=5))
-    return reply is not None and len(reply.first) >= 5
+    return reply is not None and len(reply.first) > 0
 
 
 async def _goes_on(server: Server, model: str) -> bool:

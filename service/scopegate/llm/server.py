@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx2
+import numpy as np
 import openai
 
 from scopegate.domain import Speaker
@@ -23,6 +24,8 @@ _CONNECT_S = 5.0
 _PASSING = {429, 502, 503}
 # A server that wants a longer wait than this has failed the request at hand.
 _PATIENCE_S = 10.0
+# A logprob above zero, or none at all, is no logprob.
+_ROUNDING = 1e-3
 # What no option of a caller takes the place of.
 _OURS = {"model", "messages", "stream", "stream_options", "max_completion_tokens"}
 
@@ -232,10 +235,17 @@ def _text(message: Any) -> str:
 
 
 def _first(choice: Any) -> Mapping[str, float]:
+    """The first token's logprobs; tokens that are written alike count as one, with the sum of their probabilities."""
     logprobs = choice.get("logprobs")
     if not logprobs or not logprobs.get("content"):
         return {}
-    return {str(top["token"]): float(top["logprob"]) for top in logprobs["content"][0].get("top_logprobs") or ()}
+    first: dict[str, float] = {}
+    for top in logprobs["content"][0].get("top_logprobs") or ():
+        token, logprob = str(top["token"]), float(top["logprob"])
+        if not logprob <= _ROUNDING:
+            raise ValueError
+        first[token] = float(np.logaddexp(first.get(token, -np.inf), logprob))
+    return first
 
 
 def _usage(body: Any) -> Usage | None:
