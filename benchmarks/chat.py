@@ -29,8 +29,8 @@ from benchmarks.report import console, milliseconds, table
 from benchmarks.server import Server, add_facts, serving
 
 FACTS = 10_000
-ROUNDS = 2
-REQUESTS = {1: 200, 16: 800}
+ROUNDS = 3
+REQUESTS = {1: 200, 16: 400}
 
 OFF = {"gates": ["hard"], "alpha": 1e6}
 BOTH = {"gates": ["hard", "probe"], "alpha": 1e6, "probe_threshold": 0.0}
