@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINE := .venv-engine
+CLIENTS := .venv-clients
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .PHONY: demo serve test unit lint services bench quality wheel clean
@@ -14,7 +15,7 @@ demo: $(VENV)/.runtime  ## a service, sample knowledge, a check, an answer, a re
 serve: $(VENV)/.runtime  ## a service that keeps running, on http://127.0.0.1:8080
 	$(BIN)/scopegate serve
 
-test: $(VENV)/.test $(ENGINE)/.ready services lint  ## everything that CI runs
+test: $(VENV)/.test $(ENGINE)/.ready $(CLIENTS)/.ready services lint  ## everything that CI runs
 	$(BIN)/pytest
 
 unit: $(VENV)/.test  ## the fast tests
@@ -47,7 +48,7 @@ wheel: $(VENV)/.runtime
 	$(BIN)/pip wheel -q --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) $(ENGINE) dist
+	rm -rf $(VENV) $(ENGINE) $(CLIENTS) dist
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -75,4 +76,11 @@ $(ENGINE)/.vllm: tests/engine/requirements.txt constraints.txt
 
 $(ENGINE)/.ready: pyproject.toml $(ENGINE)/.vllm
 	$(ENGINE)/bin/pip install -q --no-deps -e .
+	touch $@
+
+# LlamaIndex holds the openai library back, so the frameworks that tests point at the service live apart from it.
+$(CLIENTS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install -q --upgrade pip
+	$(CLIENTS)/bin/pip install -q --group clients
 	touch $@

@@ -47,7 +47,7 @@ def base_url(tmp_path_factory: pytest.TempPathFactory, llm: ScriptedLlm) -> Iter
 def through(base_url: str) -> Callable[[str], dict[str, Any]]:
     """Runs a script of this folder in the clients' environment; what it prints last."""
     if not PYTHON.exists():
-        pytest.skip("make .venv-clients puts LangChain and LlamaIndex there")
+        pytest.fail("`make test` puts LangChain and LlamaIndex into .venv-clients, and that is not there")
 
     def run(script: str) -> dict[str, Any]:
         command = [str(PYTHON), "-W", "ignore", str(Path(__file__).with_name(script)), base_url, KEY, KNOWN, UNKNOWN]
