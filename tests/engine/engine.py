@@ -29,10 +29,11 @@ def environment(probe: Path | None) -> dict[str, str]:
 class Engine:
     """An OpenAI-compatible server of vLLM, serving the model in a folder under the name "model".
 
-    probe: what SCOPEGATE_PROBE names. options: more of the server's own flags. Its log goes to a file beside the model.
+    probe: what SCOPEGATE_PROBE names. options: more of the server's own flags. variables: more of its environment. Its log
+    goes to a file beside the model.
     """
 
-    def __init__(self, model: Path, probe: Path | None = None, *options: str) -> None:
+    def __init__(self, model: Path, probe: Path | None = None, *options: str, **variables: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
@@ -42,7 +43,11 @@ class Engine:
         command += ["--max-model-len", "2048", "--enforce-eager", *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, env=environment(probe), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env=environment(probe) | variables,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def __enter__(self) -> Engine:

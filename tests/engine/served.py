@@ -83,8 +83,8 @@ def _first(logprobs: dict[str, Any] | None) -> dict[int, float] | None:
 
 
 @contextlib.contextmanager
-def serve(model: Model, probe: Path, position: str, *options: str) -> Iterator[Served]:
+def serve(model: Model, probe: Path, position: str, *options: str, **variables: str) -> Iterator[Served]:
     """Makes a probe for the model in a new file, and serves the model with it."""
     file = probes.make(probe, model, position=Position(position))
-    with Engine(model.path, file.path, *options) as engine:
+    with Engine(model.path, file.path, *options, **variables) as engine:
         yield Served(engine, model, file)
