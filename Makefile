@@ -27,7 +27,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test  ## every figure that the README claims; takes about half an hour
+bench: $(VENV)/.test $(ENGINE)/.ready  ## every figure that the README claims; takes about an hour
 	$(BIN)/pip install -q -c constraints.txt --group bench
 	$(BIN)/python -m benchmarks.all
 
