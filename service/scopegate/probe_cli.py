@@ -253,7 +253,7 @@ def _table(file: ProbeFile, sets: Mapping[str, Scored]) -> None:
     for index, column in enumerate(
         ("set", "n", "accuracy", "F1", "AUROC", "ECE", "answerable refused", "wrongly answered")
     ):
-        shown.add_column(column, justify="left" if index == 0 else "right")
+        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for name, scored in sets.items():
         found = scored.metrics
         numbers = (found.accuracy, found.f1, found.auroc, found.ece, found.answerable_refused, found.wrongly_answered)
