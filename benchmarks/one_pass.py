@@ -77,8 +77,8 @@ class Unread:
 class Fixed(Generation):
     """Writes in one shape."""
 
-    def __init__(self, llms: Llms, soft: SoftGate, probe: SlotProbe, settings: Settings, shape: Shape) -> None:
-        super().__init__(llms, soft, probe, settings)
+    def __init__(self, llms: Llms, soft: SoftGate, settings: Settings, shape: Shape) -> None:
+        super().__init__(llms, soft, settings)
         self._fixed = shape
 
     @property
@@ -120,7 +120,7 @@ class Bench:
         defaults = default_policy(settings, (gate.name for gate in gates), probe.threshold)
         retriever = Retriever(self.services.embedder, settings)
         gatekeeper = Gatekeeper(self.services.knowledge, retriever, gates, defaults, settings.llm_deadline_ms)
-        return Answerer(gatekeeper, Fixed(self.llms, soft, probe, settings, Unread(shape)))
+        return Answerer(gatekeeper, Fixed(self.llms, soft, settings, Unread(shape)))
 
     async def turns(self, prompt: Prompt, check: Check, **more: str) -> tuple[Turn, ...]:
         """The prompt that a check sends to the LLM."""
@@ -210,33 +210,45 @@ async def answers(bench: Bench) -> None:
     table(f"/answer, {WRITTEN} tokens written, {PAIRS} pairs", COLUMNS, rows)
 
 
-async def grammars(bench: Bench) -> None:
-    """The probe under a schema in one request: a structural tag whose first position also admits the slots."""
-    shape = Json("basic")
+async def ways(bench: Bench, shape: Lines | Json) -> None:
+    """To the probe, straight to the engine: with a token first, or with the first token of the reply.
+
+    Under a schema the latter takes a grammar that admits the slots in the first place.
+    """
     schema = shape.schema(SENTENCES)
-    admitted = {"type": "or", "elements": [{"type": "token", "token": slot} for slot in bench.file.slots]}
-    sequence = [{"type": "optional", "content": admitted}, {"type": "json_schema", "json_schema": schema}]
-    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": sequence}}
-    options = {"ignore_eos": True}
+    slots = bench.file.slots
+    riding: dict[str, Any] = {"ignore_eos": True}
+    if schema is not None:
+        admitted = {"type": "or", "elements": [{"type": "token", "token": slot} for slot in slots]}
+        sequence = [{"type": "optional", "content": admitted}, {"type": "json_schema", "json_schema": schema}]
+        riding["response_format"] = {"type": "structural_tag", "format": {"type": "sequence", "elements": sequence}}
 
-    async def plain(check: Check) -> None:
-        await bench.llm.complete(Ask(await bench.turns(shape.prompt, check), WRITTEN, schema=schema, options=options))
+    async def written(asked: tuple[Turn, ...]) -> None:
+        await read(Ask(asked, WRITTEN, schema=schema, options={"ignore_eos": True}))
 
-    async def tagged(check: Check) -> None:
-        more = options | {"response_format": tag}
-        ask = Ask(await bench.turns(shape.prompt, check), WRITTEN, token_ids=bench.file.slots, options=more)
-        bench.file.logit(by_id((await bench.llm.complete(ask)).first))
+    async def read(ask: Ask) -> Mapping[str, float]:
+        first: Mapping[str, float] = {}
+        async with bench.llm.stream(ask) as pieces:
+            async for piece in pieces:
+                first = first or piece.first
+        return first
 
-    async def twice(check: Check) -> None:
+    async def without(check: Check) -> None:
+        await written(await bench.turns(shape.prompt, check))
+
+    async def token_first(check: Check) -> None:
         asked = await bench.turns(shape.prompt, check)
-        first = await bench.llm.complete(Ask(asked, 1, token_ids=bench.file.slots))
-        bench.file.logit(by_id(first.first))
-        await bench.llm.complete(Ask(asked, WRITTEN, schema=schema, options=options))
+        bench.file.logit(by_id((await bench.llm.complete(Ask(asked, 1, token_ids=slots))).first))
+        await written(asked)
 
-    spent = await bench.alternate({"plain": plain, "twice": twice, "tagged": tagged}, PAIRS)
-    names = {"plain": "no probe", "twice": "a token first", "tagged": "the grammar admits the slots"}
-    rows = [row(name, spent[way], spent["plain"]) for way, name in names.items()]
-    table(f"The probe under a schema, straight to the engine, {PAIRS} rounds", COLUMNS, rows)
+    async def with_reply(check: Check) -> None:
+        asked = await bench.turns(shape.prompt, check)
+        bench.file.logit(by_id(await read(Ask(asked, WRITTEN, token_ids=slots, options=riding))))
+
+    spent = await bench.alternate({"no probe": without, "a token first": token_first, "with reply": with_reply}, PAIRS)
+    rows = [row(name, spent[name], spent["no probe"]) for name in spent]
+    name = "lines" if schema is None else "JSON"
+    table(f"The ways to the probe, {name}, {WRITTEN} tokens written, {PAIRS} rounds", COLUMNS, rows)
 
 
 async def checks(bench: Bench, folder: Path) -> None:
@@ -360,7 +372,8 @@ async def measure(folder: Path) -> None:
     (folder / "service").mkdir()
     async with running(folder) as bench:
         await answers(bench)
-        await grammars(bench)
+        for shape in (Lines("basic"), Json("basic")):
+            await ways(bench, shape)
         await votes(bench)
         await checks(bench, folder / "service")
 

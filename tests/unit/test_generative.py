@@ -146,7 +146,7 @@ async def make(knowledge: Knowledge, embedder: Embedder) -> Make:
         defaults = default_policy(said, (gate.name for gate in gates), probe.threshold)
         gatekeeper = Gatekeeper(knowledge, Retriever(embedder, said), gates, defaults, said.deadline_ms)
         try:
-            yield Answerer(gatekeeper, Generation(llms, soft, probe, said))
+            yield Answerer(gatekeeper, Generation(llms, soft, said))
         finally:
             await llms.stop()
 
@@ -254,55 +254,26 @@ async def test_nothing_is_asked_for_a_question_that_an_earlier_gate_refuses(
     assert server.asked == []
 
 
-async def test_a_refusal_by_the_probe_cancels_the_reply_that_carries_it(make: Make) -> None:
-    file = slot_probe("answer_text/basic@1")
-    with ScriptedLlm(answers(drip_s=0.05), probe=file, logit=lambda _: -4.0) as server:
-        async with make(server, "free", file) as answerer:
-            texts, last = await streamed(answerer, replace(CHECK, overrides=PROBED))
-        assert (texts, last.verdict.refused_by) == ([], GateName.PROBE)
-        assert soft(last).status is GateStatus.SKIPPED
-        (asked,) = server.asked
-        until(lambda: asked.gone_at is not None)
-        assert asked.done_at is None
-        assert asked.sent <= 3
-
-
-async def test_a_pass_by_the_probe_is_read_off_the_reply_that_answers(make: Make) -> None:
-    file = slot_probe("answer_text/basic@1")
-    with ScriptedLlm(answers(), probe=file, logit=lambda _: 2.0) as server:
-        async with make(server, "free", file) as answerer:
-            texts, last = await streamed(answerer, replace(CHECK, overrides=PROBED))
-        assert "".join(texts) == ANSWER
-        assert last.verdict.gates[1].score == pytest.approx(0.8808, abs=1e-4)
-        (asked,) = server.asked
-        assert asked.body["logprob_token_ids"] == list(file.slots)
-
-
+@both_shapes
 @pytest.mark.parametrize("logit", [2.0, -2.0])
-async def test_under_a_schema_one_token_is_asked_for_first_with_the_turns_of_the_answer(
-    make: Make, logit: float
+async def test_the_probe_asks_for_one_token_first_with_the_turns_of_the_answer(
+    make: Make, shape: str, logit: float
 ) -> None:
-    file = slot_probe("answer_json/basic@1")
+    file = slot_probe("answer_text/basic@1" if shape == "free" else "answer_json/basic@1")
     with ScriptedLlm(answers(), probe=file, logit=lambda _: logit) as server:
-        async with make(server, "constrained", file) as answerer:
-            last = await answerer.answer(replace(CHECK, overrides=PROBED))
+        async with make(server, shape, file) as answerer:
+            texts, last = await streamed(answerer, replace(CHECK, overrides=PROBED))
         first, *rest = server.asked
-        assert (first.body["max_tokens"], first.schema) == (1, None)
-        if logit < 0:
-            assert (last.verdict.refused_by, rest) == (GateName.PROBE, [])
-        else:
-            assert last.answer == ANSWER
-            (answering,) = rest
-            assert answering.body["messages"] == first.body["messages"]
-            assert "logprobs" not in answering.body
-
-
-async def test_a_probe_of_another_prompt_asks_for_itself(make: Make) -> None:
-    file = slot_probe("answerable@1")
-    with ScriptedLlm(answers(), probe=file, logit=lambda _: 2.0) as server:
-        async with make(server, "free", file) as answerer:
-            assert (await answerer.answer(replace(CHECK, overrides=PROBED))).answer == ANSWER
-        assert [asked.body["max_tokens"] == 1 for asked in server.asked] == [True, False]
+    assert (first.body["max_tokens"], first.body["logprob_token_ids"], first.schema) == (1, [997, 998, 999], None)
+    assert last.verdict.gates[1].score == pytest.approx(0.8808 if logit > 0 else 0.1192, abs=1e-4)
+    if logit < 0:
+        assert (texts, last.verdict.refused_by, rest) == ([], GateName.PROBE, [])
+        assert soft(last).status is GateStatus.SKIPPED
+    else:
+        assert "".join(texts) == ANSWER
+        (answering,) = rest
+        assert answering.body["messages"] == first.body["messages"]
+        assert "logprobs" not in answering.body
 
 
 async def test_slots_that_the_engine_does_not_fill_are_a_broken_gate(make: Make) -> None:

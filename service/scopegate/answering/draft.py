@@ -50,7 +50,6 @@ class Draft:
         self._options = {name: value for name, value in options.items() if name not in _LIMITS}
         self._reading: tuple[Evidence, ...] = ()
         self._reply = Reply(shape, 0)
-        self._first: Mapping[str, float] = {}
         self._usage: Usage | None = None
         self._writing: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -62,12 +61,6 @@ class Draft:
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
-
-    async def first_token(self, case: Case, slots: tuple[int, ...]) -> Mapping[str, float]:
-        """The logprobs of its first token, as soon as that is there. Raises as `judged` does."""
-        self._begin(case, slots)
-        await self._until(lambda: bool(self._first))
-        return self._first
 
     async def judged(self, case: Case) -> Judgement:
         """Its own word on whether it can answer: as soon as text may leave, or with why it cannot.
@@ -117,10 +110,10 @@ class Draft:
         """So far."""
         return Spent(self._usage, self._reply.cut)
 
-    def _begin(self, case: Case, slots: tuple[int, ...] = ()) -> None:
+    def _begin(self, case: Case) -> None:
         if self._writing is None:
             self._reading = case.reading
-            self._writing = asyncio.create_task(self._write(turns(self._shape.prompt, case), slots))
+            self._writing = asyncio.create_task(self._write(turns(self._shape.prompt, case)))
             self._writing.add_done_callback(lambda _: self._news.set())
 
     async def _beyond(self, sent: int) -> str:
@@ -137,31 +130,30 @@ class Draft:
         if self._writing.done():
             self._writing.result()
 
-    async def _write(self, asked: tuple[Turn, ...], slots: tuple[int, ...]) -> None:
+    async def _write(self, asked: tuple[Turn, ...]) -> None:
         try:
-            await self._read(asked, slots)
+            await self._read(asked)
         except Unreadable as error:
             if self._reply.shown and not self._whole:
                 raise LlmFailed(f"the LLM's reply broke its form: {error}") from error
             wrong = f"That reply could not be read: {error}. Answer the question again, in the form that was set."
             said = Turn(Speaker.ASSISTANT, data(self._reply.text) or "(nothing)")
             try:
-                await self._read((*asked, said, Turn(Speaker.USER, wrong)), ())
+                await self._read((*asked, said, Turn(Speaker.USER, wrong)))
             except Unreadable as again:
                 raise LlmFailed(f"the LLM's reply could not be read, twice: {again}") from again
 
-    async def _read(self, asked: tuple[Turn, ...], slots: tuple[int, ...]) -> None:
+    async def _read(self, asked: tuple[Turn, ...]) -> None:
         """Reads a reply to its end.
 
         Raises Unreadable and LlmFailed, but not once the reply has declined: the rest only says why.
         """
         reply = self._reply = Reply(self._shape, len(self._reading))
         most = _MOST_TOKENS if self._limit is None else self._limit + _AROUND
-        ask = Ask(asked, most, schema=self._shape.schema(len(self._reading)), token_ids=slots, options=self._options)
+        ask = Ask(asked, most, schema=self._shape.schema(len(self._reading)), options=self._options)
         try:
             async with self._llm.stream(ask) as pieces:
                 async for piece in pieces:
-                    self._first = self._first or piece.first
                     self._usage = _sum(self._usage, piece.usage)
                     reply.take(piece)
                     self._news.set()
