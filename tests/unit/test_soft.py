@@ -101,11 +101,19 @@ class TestVotes:
         assert server.asked[0].body.get("n", 1) == 1
 
     async def test_votes_that_cannot_be_read_count_for_neither(self, gate: SoftGate, server: ScriptedLlm) -> None:
-        found = await judged(gate, server, YES, PROSE, YES, NO, PROSE)
-        assert found.score == pytest.approx(2 / 3)
+        found = await judged(gate, server, YES, PROSE, YES, YES, PROSE)
+        assert found.score == pytest.approx(3 / 5)
         assert found.passed
         assert found.detail["unread"] == 2
         assert len(server.asked) == 1
+        refused = await judged(gate, server, NO, PROSE, NO, NO, YES)
+        assert refused.score == pytest.approx(1 / 5)
+        assert not refused.passed
+
+    async def test_votes_that_cannot_be_read_help_neither_side(self, gate: SoftGate, server: ScriptedLlm) -> None:
+        with pytest.raises(GateBroken, match="3 of the LLM's 5 votes"):
+            await judged(gate, server, YES, PROSE, YES, NO, PROSE)
+        assert [asked.body["n"] for asked in server.asked] == [5, 2]
 
     async def test_nothing_to_read_is_refused_without_asking(self, gate: SoftGate, server: ScriptedLlm) -> None:
         found = await gate.judge(case("Who rang the bell?"), votes(3))

@@ -37,6 +37,7 @@ class Condenser:
         known = {word.stem for text in (question, *(turn.content for turn in shown)) for word in words(text)}
         if reply.cut[0] or len(line) > _LONGEST or len(line.splitlines()) != 1:
             raise LlmFailed("the LLM was to make the question stand alone and did not answer with one line")
-        if line != question and known.isdisjoint(word.stem for word in words(line) if word.informative):
+        added = [word.stem not in known for word in words(line) if word.informative]
+        if line != question and sum(added) * 2 >= max(1, len(added)):
             raise LlmFailed("the LLM was to make the question stand alone and made it another")
         return line
