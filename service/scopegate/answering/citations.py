@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import re
 
+from scopegate.gate.confusion import visible
 from scopegate.prompts import plain
 
 _CITATION = re.compile(r"\[[ ]*[0-9]+(?:[ ]*[,;][ ]*[0-9]+)*[ ]*\]")
 _BEGUN = re.compile(r"\[[0-9,; ]*")
 _ENTITY_BEGUN = re.compile(r"&[a-z#0-9]{0,4}")
-# Nothing that a terminal or a browser would obey; tabs and newlines are text.
-_CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(13, 32), *range(127, 160)])
+# Python refuses to read numbers of thousands of digits; nobody reads so many passages.
+_MOST_DIGITS = 9
+
+
+class _Shown(dict[int, int | None]):
+    """For str.translate: what becomes of a character."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = code if visible(chr(code)) else None
+        return self[code]
+
+
+_SHOWN = _Shown({ord("\t"): ord("\t"), ord("\n"): ord("\n")})
 
 
 def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, ...]]:
@@ -25,7 +37,7 @@ def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, 
     shown = ""
     end = 0
     for found in _CITATION.finditer(text):
-        labels = [int(label) for label in re.findall(r"[0-9]+", found.group())]
+        labels = [int(label) for label in re.findall(r"[0-9]+", found.group()) if len(label) <= _MOST_DIGITS]
         known = [label for label in dict.fromkeys(labels) if 1 <= label <= passages]
         order += [label for label in known if label not in order]
         before = text[end : found.start()]
@@ -33,7 +45,7 @@ def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, 
         shown += before + marks if known else before.rstrip()
         end = found.end()
     shown += text[end:]
-    return shown.translate(_CONTROLS).strip(), tuple(order)
+    return shown.translate(_SHOWN).strip(), tuple(order)
 
 
 def _settled(text: str) -> str:
