@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from scopegate.answering.answerer import Answerer, Generation
 from scopegate.answering.draft import Spent
+from scopegate.answering.reply import Reply
 from scopegate.domain import (
     Answer,
     Check,
@@ -360,7 +362,7 @@ async def test_a_stream_that_breaks_after_text_has_left_is_an_error_and_no_secon
 
 @both_shapes
 async def test_the_deadline_covers_the_whole_answer(make: Make, server: ScriptedLlm, shape: str) -> None:
-    server.script = answers(" ".join([ANSWER] * 20), drip_s=0.02)
+    server.script = answers(" ".join([ANSWER] * 80), drip_s=0.005)
     late = replace(CHECK, deadline_ms=700)
     async with make(server, shape) as answerer:
         start = time.perf_counter()
@@ -513,8 +515,106 @@ async def test_a_clients_limit_cuts_an_answer_and_our_own_breaks_it(make: Make, 
         assert last.answer
         assert len(last.answer) < 700
         refused = await answerer.answer(CHECK)
+        _, cut = await streamed(answerer, CHECK)
+        assert cut.answer
+        assert "was cut" in cut.reason
+        *deltas, spent, last = [event async for event in answerer.chat(CHECK, {}, whole=False)]
+        assert isinstance(spent, Spent)
+        assert isinstance(last, Answer)
+        assert spent.cut
+        assert "".join(delta.text for delta in deltas if isinstance(delta, Delta)) == last.answer == cut.answer
     assert soft(refused).status is GateStatus.ERROR
     assert "not done after" in soft(refused).detail["cause"]
+
+
+async def test_json_that_our_limit_cuts_is_no_answer(make: Make, server: ScriptedLlm) -> None:
+    server.script = answers(" ".join([ANSWER] * 500))
+    async with make(server, "constrained") as answerer:
+        assert await broken_off(answerer, CHECK, "not done after")
+
+
+@pytest.mark.parametrize(("limit", "least"), [(2**31 - 1, 1_024), (10, 10)])
+async def test_a_clients_limit_lifts_none_of_ours(make: Make, server: ScriptedLlm, limit: int, least: int) -> None:
+    server.script = answers()
+    async with make(server, "free") as answerer:
+        assert [event async for event in answerer.chat(CHECK, {"max_tokens": limit}, whole=True)]
+    assert least < server.asked[0].body["max_tokens"] < least + 200
+
+
+async def test_reasons_before_an_answer_have_room_beside_a_clients_limit(make: Make, server: ScriptedLlm) -> None:
+    def reasons(words: int) -> Script:
+        return always(f"EVIDENCE: 1\nREASON: {'so ' * words}\nCAN ANSWER: yes\nANSWER: At ten [1]. {ANSWER * 200}")
+
+    async with make(server, "free", llm_method="reasoning") as answerer:
+        server.script = reasons(300)
+        *_, spent, last = [event async for event in answerer.chat(CHECK, {"max_tokens": 16}, whole=True)]
+        assert isinstance(last, Answer)
+        assert isinstance(spent, Spent)
+        assert spent.cut
+        assert last.answer
+        assert last.answer.startswith("At ten [1].")
+        server.asked.clear()
+        server.script = reasons(5_000)
+        spent, last = [event async for event in answerer.chat(CHECK, {"max_tokens": 16}, whole=True)]
+    assert isinstance(last, Answer)
+    assert isinstance(spent, Spent)
+    assert (spent.cut, last.decision, len(server.asked)) == (True, Decision.REFUSAL, 1)
+    assert "cut at the request's limit" in soft(last).detail["cause"]
+
+
+def burst(words: int) -> Said:
+    """A reply whose pieces all come at once."""
+    texts = ["EVIDENCE: 1\nCAN ANSWER: yes\nANSWER: ", *["word "] * words]
+    deltas = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    events = "".join(f"data: {json.dumps(event)}\n\n" for event in [*deltas, ended])
+    return Said(body=f"{events}data: [DONE]\n\n".encode(), headers={"content-type": "text/event-stream"})
+
+
+async def test_a_burst_is_read_a_few_times_and_leaves_others_their_turns(
+    make: Make, server: ScriptedLlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script = always(burst(6_000))
+    reads, turns = 0, 0
+    reading = Reply.read
+
+    def counted(reply: Reply) -> None:
+        nonlocal reads
+        reads += 1
+        reading(reply)
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1 if reads else 0
+
+    monkeypatch.setattr(Reply, "read", counted)
+    async with make(server, "free") as answerer:
+        others = asyncio.create_task(other())
+        last = await answerer.answer(CHECK)
+        others.cancel()
+    assert last.answer == ("word " * 6_000).strip()
+    assert reads < 600
+    assert turns > 100
+
+
+async def test_a_reading_that_breaks_is_a_failed_llm(
+    make: Make, server: ScriptedLlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Reply) -> None:
+        raise TypeError
+
+    server.script = answers()
+    monkeypatch.setattr(Reply, "read", broken)
+    async with make(server, "free") as answerer:
+        refused = await answerer.answer(CHECK)
+        observed = await answerer.answer(replace(CHECK, overrides={"alpha": 0.001, "mode": "observe"}))
+    assert (soft(refused).status, soft(refused).detail["cause"]) == (
+        GateStatus.ERROR,
+        "the LLM's reply could not be read",
+    )
+    assert (observed.decision, observed.model) == (Decision.ANSWER, "extractive")
 
 
 @both_shapes

@@ -92,6 +92,7 @@ class Answerer:
     ) -> AsyncGenerator[Delta | Spent | Answer, None]:
         """The same for chat: in the free shape, with a client's options, and Spent before an answer of the LLM.
 
+        Spent comes before a refusal too, where the client's limit left nothing of an answer.
         whole: whether the client wants it in one piece; then it is as in `answer`. options: fields of the OpenAI
         protocol; max_tokens counts the answer alone, roughly.
         """
@@ -108,6 +109,8 @@ class Answerer:
         async with self._generation.draft(check, shape, options, whole=whole) as draft:
             judged = await self._gatekeeper.judge(check, end, self._generation.own_word(draft))
             if judged.case is None or not await _speaks(draft, judged.verdict, judged.case, end):
+                if draft.cut_short and judged.verdict.decision is Decision.REFUSAL:
+                    yield draft.spent
                 for event in _extracted(judged, draft.model):
                     yield event
                 return
