@@ -108,6 +108,7 @@ def test_slots_that_are_a_word_or_the_end_of_a_text(plugin: Plugin, tmp_path: Pa
         ({"speculative_config": NGRAM}, "speculative decoding off, but this engine has ngram"),
         ({"enable_batch_sharded_sampling": True}, "batch-sharded sampling off, but this engine has on"),
         ({"model_impl": "transformers"}, "architecture LlamaForCausalLM, but .* has TransformersForCausalLM"),
+        ({"skip_tokenizer_init": True}, "a tokenizer on, but this engine has off"),
         ({"revision": "0ld"}, "revision n3w, but this engine has 0ld"),
     ],
 )

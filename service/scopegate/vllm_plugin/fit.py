@@ -44,6 +44,8 @@ def check(file: ProbeFile, config: VllmConfig) -> None:
         ("revision", probe.revision or revision, revision or probe.revision),
         ("quantization", probe.quantization or "none", model.quantization or "none"),
         ("layers", probe.layers, (-1,)),
+        # Without one, nobody could tell which ids are spare.
+        ("a tokenizer", "on", "off" if model.skip_tokenizer_init else "on"),
         ("logprobs mode", "raw_logprobs", model.logprobs_mode),
         ("speculative decoding", "off", drafts.method if drafts else "off"),
         ("batch-sharded sampling", "off", "on" if sharded else "off"),
@@ -63,15 +65,11 @@ def check(file: ProbeFile, config: VllmConfig) -> None:
 
 
 def _used(slots: tuple[int, ...], model: ModelConfig) -> list[int]:
-    """Which of these ids are not spare. None are known where the engine runs without a tokenizer."""
+    """Which of these ids are not spare."""
     tokenizer: Any = cached_tokenizer_from_config(model)
     control = _control(model)
     # A special token that nobody uses shows no text; twice, since a lone leading space may be dropped.
-    return [
-        slot
-        for slot in slots
-        if slot in control or (tokenizer and tokenizer.decode([slot, slot], skip_special_tokens=True))
-    ]
+    return [slot for slot in slots if slot in control or tokenizer.decode([slot, slot], skip_special_tokens=True)]
 
 
 def _control(model: ModelConfig) -> set[int]:
