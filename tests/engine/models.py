@@ -23,6 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from scopegate.domain import Turn
 from scopegate.probe_file import Position
 
 BEGIN, END, UNUSED = "<|begin_of_text|>", "<|eot_id|>", "<|reserved_special_token_0|>"
@@ -78,10 +79,10 @@ class Model:
         after = {Position.UNUSED_TOKEN: [UNUSED], Position.EOS: [END]}.get(position, [])
         return [*self.tokenizer(text)["input_ids"], *self.tokenizer.convert_tokens_to_ids(after)]
 
-    def chat(self, text: str) -> list[int]:
-        """The ids of a conversation of one turn."""
-        turns = [{"role": "user", "content": text}]
-        rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    def chat(self, *turns: Turn) -> list[int]:
+        """The ids of a conversation that goes on with a reply."""
+        said = [{"role": str(turn.role), "content": turn.content} for turn in turns]
+        rendered = self.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
         return list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
     @torch.inference_mode()
