@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from email.utils import formatdate
+from typing import Literal
 
 import anyio
 import pytest
 
 from scopegate.domain import Overloaded, Speaker, Turn
-from scopegate.llm.client import Ask, Llm, LlmAway, LlmFailed, Piece, Usage, by_id
+from scopegate.llm.client import Ask, Llm, LlmAway, LlmFailed, Piece, Usage, by_id, ending
 from tests.scripted import FOREVER, Asked, Said, ScriptedLlm, always, in_turn, llm_at, until
 
 ASK = Ask((Turn(Speaker.SYSTEM, "Be brief."), Turn(Speaker.USER, "Where is the bell?")), 50)
@@ -136,6 +141,16 @@ class TestWhole:
         assert (body["seed"], body["top_k"], body["temperature"]) == (7, 3, 0.4)
         assert (body["model"], body["max_tokens"], "stream" in body) == ("scripted-1", 9, False)
 
+    async def test_halves_of_characters(self, server: ScriptedLlm, llm: Llm) -> None:
+        """JSON lets them through, and nothing that the text goes to would take them."""
+        server.script = always(Said(("\ud83d\ude00 and \ud83d", "\ude00\ud83d", "\ufeffplain")))
+        reply = await llm.complete(replace(ASK, n=3))
+        assert reply.texts == ("\N{GRINNING FACE} and \ufffd", "\ufffd\ufffd", "\ufeffplain")
+
+    async def test_no_more_replies_than_were_asked_for(self, server: ScriptedLlm, llm: Llm) -> None:
+        server.script = always(Said(body=b'{"choices": [' + b'{"message": {"content": "x"}}, ' * 9 + b"{}]}"))
+        assert (await llm.complete(replace(ASK, n=2))).texts == ("x", "x")
+
     async def test_newer_fields_where_the_older_are_refused(self, server: ScriptedLlm) -> None:
         def reasoning(asked: Asked) -> Said | str:
             older = {"max_tokens", "temperature"} & asked.body.keys()
@@ -154,6 +169,21 @@ class TestStream:
             pieces_sent = [(piece.text, server.asked[0].sent) async for piece in pieces]
         assert [text for text, _ in pieces_sent] == ["In", " the", " east", " tower.", ""]
         assert pieces_sent[0][1] < pieces_sent[2][1] < pieces_sent[3][1] == 4
+
+    async def test_halves_of_a_character_in_two_pieces_are_one(self, server: ScriptedLlm, llm: Llm) -> None:
+        chunks = [
+            {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
+            for text, finish in (
+                ("a\ud83d", None),
+                ("", None),
+                ("\ude00b", None),
+                ("\ude00c\ud83d", None),
+                ("", "stop"),
+            )
+        ]
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        server.script = always(Said(body=body.encode(), headers={"content-type": "text/event-stream"}))
+        assert [piece.text for piece in await streamed(llm)] == ["a", "\N{GRINNING FACE}b", "\ufffdc", "\ufffd"]
 
     async def test_the_first_piece_alone_carries_logprobs(self, server: ScriptedLlm, llm: Llm) -> None:
         server.script = always(Said("yes it can", first={"yes": -0.1, "no": -2.3}))
@@ -223,12 +253,37 @@ class TestBadReplies:
             b'{"choices": [{"message": {"content": [{"type": "text"}]}}]}',
             b'{"choices": [{"message": {}, "logprobs": {"content": [{"top_logprobs": [{"token": 1}]}]}}]}',
             b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}}',
+            b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1e999, "completion_tokens": 1}}',
+            b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1e300, "completion_tokens": 1}}',
+            b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": -1, "completion_tokens": 1}}',
+            b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1, '
+            b'"prompt_tokens_details": {"cached_tokens": "zz"}}}',
             b'{"error": {"message": "no"}}',
             b"\xff\xfe",
         ):
             server.script = always(Said(body=body, headers={"content-type": content_type}))
             with pytest.raises(LlmFailed, match="the LLM server's answer is"):
                 await llm.complete(ASK)
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_one_that_does_not_end(self, server: ScriptedLlm, llm: Llm, stream: bool) -> None:
+        body = b'data: {"choices": [{"index": 0, "delta": {"content": "' + b"x" * (9 << 20)
+        server.script = always(
+            Said(body=body, headers={"content-type": "text/event-stream" if stream else "application/json"})
+        )
+        with pytest.raises(LlmFailed, match="does not end"):
+            await (streamed(llm) if stream else llm.complete(ASK))
+
+    @pytest.mark.parametrize("stream", [False, True])
+    @pytest.mark.parametrize("status", [400, 429, 500, 503])
+    @pytest.mark.parametrize("then", ["cut", "hang"])
+    async def test_a_failure_whose_body_breaks_off_is_its_status(
+        self, server: ScriptedLlm, llm: Llm, status: int, stream: bool, then: Literal["cut", "hang"]
+    ) -> None:
+        server.script = always(Said(status=status, stops_after=0, then=then))
+        async with asyncio.timeout(5):
+            with pytest.raises(LlmFailed, match=f"status {status}"):
+                await (streamed(llm) if stream else llm.complete(ASK))
 
     async def test_an_empty_list_of_choices(self, server: ScriptedLlm, llm: Llm) -> None:
         server.script = always(Said(choices=False))
@@ -284,6 +339,46 @@ class TestTriedAgain:
         assert time.monotonic() - started < 10
         assert len(server.asked) == 1
 
+    async def test_a_date_counts_as_the_seconds_until_then(self, server: ScriptedLlm) -> None:
+        async with llm_at(server, retries=1) as llm:
+            for ahead_s, asked in ((45, 1), (2, 3)):
+                date = formatdate(time.time() + ahead_s, usegmt=True)
+                server.script = always(Said(status=429, headers={"retry-after": date}))
+                started = time.monotonic()
+                with pytest.raises(LlmAway, match="status 429"):
+                    await llm.complete(ASK)
+                assert time.monotonic() - started < 10
+                assert len(server.asked) == asked
+
+    @pytest.mark.parametrize("retry_after", ["soon", "nan", "inf", "1e999", "-7", "Sat, 99 Nov 2026 99:00:00 GMT", ""])
+    async def test_what_is_no_time_is_no_long_wait(self, server: ScriptedLlm, retry_after: str) -> None:
+        headers = {"retry-after": retry_after, "retry-after-ms": "50000"}
+        server.script = in_turn(Said(status=429, headers=headers), Said(status=400))
+        async with llm_at(server, retries=1) as llm:
+            started = time.monotonic()
+            with pytest.raises(LlmFailed, match="status 4"):
+                await llm.complete(ASK)
+        assert time.monotonic() - started < 10
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_not_at_all_where_the_caller_is_gone_by_then(self, server: ScriptedLlm, stream: bool) -> None:
+        server.script = always(Said(status=429, headers={"retry-after": "8"}))
+        async with llm_at(server, retries=2) as llm:
+            started = time.perf_counter()
+            with ending(started + 7), pytest.raises(LlmAway, match="status 429"):
+                await (streamed(llm) if stream else llm.complete(ASK))
+        assert time.perf_counter() - started < 6
+        assert len(server.asked) == 1
+
+    async def test_the_last_failure_is_told_before_the_caller_is_gone(self, server: ScriptedLlm) -> None:
+        async with llm_at(server, retries=50) as llm:
+            server.die()
+            end = time.perf_counter() + 1.5
+            with ending(end), pytest.raises(LlmAway, match="could not be reached"):
+                await llm.complete(ASK)
+            assert time.perf_counter() < end
+        server.come_back()
+
     async def test_only_so_often(self, server: ScriptedLlm) -> None:
         server.script = always(Said(status=503, headers={"retry-after": "0.01"}))
         async with llm_at(server, retries=2) as llm:
@@ -322,7 +417,7 @@ class TestTime:
     @pytest.mark.parametrize("stream", [False, True])
     async def test_nothing_outlasts_the_cap(self, server: ScriptedLlm, said: Said, stream: bool) -> None:
         server.script = always(said)
-        async with llm_at(server, timeout_s=0.6, retries=3) as llm:
+        async with llm_at(server, timeout_s=1.2, retries=3) as llm:
             with pytest.raises(LlmAway, match="did not answer in time"):
                 await (streamed(llm) if stream else llm.complete(ASK))
         await gone(server.wait_for(1))
@@ -414,7 +509,7 @@ class TestSecrets:
                 await llm.find_out(None)
             logging.getLogger("test").error("failed", exc_info=failure.value)
             await llm.close()
-        assert [asked.headers["authorization"] for asked in server.turned_away] == [f"Bearer {KEY}"] * 2
+        assert [asked.headers["authorization"] for asked in server.turned_away] == [f"Bearer {KEY}"]
         assert not {"openai-organization", "openai-project"} & server.turned_away[0].headers.keys()
         assert KEY in server.turned_away[0].headers["authorization"]
         assert KEY not in caplog.text
@@ -435,6 +530,22 @@ async def test_an_llm_that_was_not_found_out_is_not_asked(server: ScriptedLlm) -
         await streamed(llm)
     await llm.close()
     assert server.asked == []
+
+
+@pytest.mark.parametrize(("listed", "model"), [("m\ud800", "m\ufffd"), (7, None), (None, None), ([], None)])
+async def test_the_first_model_of_a_server_that_lists_none(
+    server: ScriptedLlm, monkeypatch: pytest.MonkeyPatch, listed: object, model: str | None
+) -> None:
+    monkeypatch.setattr("tests.scripted.MODEL", listed)
+    llm = Llm(server.url, None, None, concurrency=1, queue=0, retries=0)
+    with nullcontext() if model else pytest.raises(LlmFailed, match="is not of the protocol"):
+        await llm.find_out(None)
+    await llm.close()
+    assert llm.model == model
+
+
+def test_ids_are_no_longer_than_ids_are() -> None:
+    assert by_id({"token_id:17": -1.0, "token_id:" + "9" * 5000: -2.0, "token_id:x": -3.0, "yes": -4.0}) == {17: -1.0}
 
 
 async def test_its_server_may_be_asked_by_many_at_once(server: ScriptedLlm) -> None:

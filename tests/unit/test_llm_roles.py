@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from scopegate.domain import Invalid, Speaker, Turn
 from scopegate.llm.client import Ask, Llm
 from scopegate.llm.roles import Llms
+from scopegate.llm.server import Server
 from scopegate.settings import Settings
 from tests.scripted import Said, ScriptedLlm, always, in_turn
 
@@ -134,6 +135,33 @@ async def test_each_is_found_out_in_the_background(server: ScriptedLlm, other: S
     assert server.url not in str(logs)
     other.die()
     assert llms.not_ready() == [], "a later outage is the gates' to answer for"
+    await llms.stop()
+
+
+async def test_a_generator_keeps_nobody_waiting(server: ScriptedLlm, other: ScriptedLlm) -> None:
+    other.die()
+    llms = llms_of(llm_url=server.url, llm_generator_url=other.url)
+    llms.start()
+    await until(lambda: not llms.not_ready())
+    assert llms.generator.capabilities is None
+    await llms.stop()
+
+
+async def test_what_breaks_amid_finding_out_is_tried_again(
+    server: ScriptedLlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [ZeroDivisionError()]
+
+    async def greet(server: Server, model: str) -> None:
+        if broken:
+            raise broken.pop()
+
+    monkeypatch.setattr("scopegate.llm.capabilities._greet", greet)
+    llms = llms_of(llm_url=server.url)
+    with structlog.testing.capture_logs() as logs:
+        llms.start()
+        await until(lambda: not llms.not_ready())
+    assert [line["log_level"] for line in logs].count("error") == 1
     await llms.stop()
 
 

@@ -32,7 +32,7 @@ from scopegate.gate.policy import overridden
 from scopegate.gate.retrieval import Case, Retriever
 from scopegate.ids import new_id
 from scopegate.knowledge import Knowledge, ScopeView
-from scopegate.llm.client import LlmFailed
+from scopegate.llm.client import LlmFailed, ending
 
 log = structlog.get_logger()
 
@@ -131,8 +131,9 @@ class Gatekeeper:
         start = time.perf_counter()
         threshold = self._threshold(name, hearing)
         try:
-            async with asyncio.timeout(hearing.end - start):
-                judged = await self._judgement(name, hearing)
+            with ending(hearing.end):
+                async with asyncio.timeout(hearing.end - start):
+                    judged = await self._judgement(name, hearing)
         except TimeoutError:
             status, cause = GateStatus.DEADLINE, "it ran past the deadline"
         except (GateBroken, LlmFailed) as error:

@@ -66,11 +66,14 @@ class Llms:
             await llm.close()
 
     def not_ready(self) -> list[str]:
-        """Who has not answered since the start, and why; a later outage is the gates' to answer for."""
+        """Whom the gates and answers need, who has not answered since the start, and why.
+
+        A later outage is the gates' to answer for.
+        """
         return [
             f"the LLM ({', '.join(self._roles[key])}) has not answered yet: {llm.waits_for}"
             for key, llm in self._made.items()
-            if llm.capabilities is None
+            if llm.capabilities is None and llm in {self.answerer, self.judge}
         ]
 
     def status(self) -> list[dict[str, Any]]:
@@ -112,6 +115,9 @@ class Llms:
                 if str(error) != cause:
                     log.warning("the LLM has not answered yet", roles=roles, cause=str(error))
                 cause = str(error)
+            except Exception:
+                log.exception("finding out what the LLM can do broke", roles=roles)
+            if llm.capabilities is None:
                 await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # noqa: S311 - only spreads the load
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         log.info("the LLM is there", roles=roles, model=llm.model, capabilities=llm.capabilities.shown())
