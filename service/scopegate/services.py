@@ -37,7 +37,7 @@ class Services:
         self.embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
         self.knowledge = Knowledge(settings, self.embedder)
         file = _probe_file(settings.probe)
-        self.llms = Llms.from_settings(settings, file)
+        self.llms = Llms.from_settings(settings, file if file and file.description.kind is Kind.HIDDEN_STATE else None)
         probe = self._probe(file)
         gates: list[Gate] = [HardGate(), ProbeGate(probe)]
         condenser = generation = None

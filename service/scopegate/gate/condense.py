@@ -38,6 +38,6 @@ class Condenser:
         if reply.cut[0] or len(line) > _LONGEST or len(line.splitlines()) != 1:
             raise LlmFailed("the LLM was to make the question stand alone and did not answer with one line")
         added = [word.stem not in known for word in words(line) if word.informative]
-        if line != question and sum(added) * 2 >= max(1, len(added)):
+        if line != question and (not added or sum(added) * 2 > len(added)):
             raise LlmFailed("the LLM was to make the question stand alone and made it another")
         return line
