@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.conftest import FERRIES, running
 from tests.good_sense import GoodSense, Known
-from tests.scripted import FOREVER, Asked, Said, Script, ScriptedLlm, always, until
+from tests.scripted import FOREVER, Asked, Said, Script, ScriptedLlm, always, by_prompt, until
 
 from scopegate.app import create_app
 from scopegate.settings import Settings
@@ -67,6 +67,7 @@ def wrong_ids(asked: Asked) -> str:
     return f"EVIDENCE: 99\nCAN ANSWER: yes\nANSWER: {ANSWER} [99]\nREASON: Number 99 says so."
 
 
+LISTS = {"evidence": {"1": 1}, "can_answer": [True], "answer": [ANSWER], "confusion": ["other"], "reasoning": [1]}
 FAULTS = {
     "hangs before it answers": Fault(always(Said(after_s=FOREVER)), "ran past the deadline", LATE),
     "hangs amid its reply": Fault(sensibly(stops_after=6, then="hang"), "ran past the deadline", LATE),
@@ -74,14 +75,22 @@ FAULTS = {
     "breaks off": Fault(sensibly(stops_after=6), "broke the connection"),
     "has too many requests": Fault(always(Said(status=429)), "status 429"),
     "wants a long wait": Fault(always(Said(status=429, headers={"retry-after": "60"})), "status 429"),
+    "wants a wait past the deadline": Fault(always(Said(status=429, headers={"retry-after": "8"})), "status 429"),
     "has no room": Fault(always(Said(status=503, headers={"retry-after": "0.1"})), "status 503"),
     "is broken": Fault(always(Said(status=500)), "status 500"),
+    "breaks off amid its failure": Fault(always(Said(status=500, stops_after=0)), "status 500"),
+    "hangs amid its failure": Fault(always(Said(status=500, stops_after=0, then="hang")), "status 500"),
     "refuses the key": Fault(always(Said(status=401)), "status 401"),
     "sends no JSON": Fault(streamed(b"data: {not json\n\n"), "is no JSON"),
     "sends another protocol": Fault(streamed(b'data: {"choices": 7}\n\n'), "is no"),
+    "sends numbers for text": Fault(
+        streamed(b'data: {"choices": [{"index": 0, "delta": {"content": 7}}]}\n\n'), "is no"
+    ),
+    "does not end": Fault(streamed(b"data: " + b"x" * (9 << 20)), "does not end"),
     "sends a page": Fault(always(Said(body=b"<html>Hello</html>", headers={"content-type": "text/html"})), "the LLM"),
     "sends no choices": Fault(always(Said(choices=False)), "the LLM"),
     "replies with broken JSON": Fault(always('{"reply": {"evidence": [1], "can_answer'), "read"),
+    "replies with lists for words": Fault(always(json.dumps({"reply": LISTS})), "read"),
     "replies with nothing": Fault(always(""), "read"),
     "names what was not retrieved": Fault(wrong_ids, "read"),
     "refuses in prose": Fault(always("I am sorry, but I cannot help with that."), "read"),
@@ -109,9 +118,16 @@ def services(llm: ScriptedLlm, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield clients
 
 
-def ask(client: TestClient, path: str, on_error: str = "refuse", deadline_s: float = DEADLINE_S, **more: Any) -> Any:
+def ask(
+    client: TestClient,
+    path: str,
+    on_error: str = "refuse",
+    mode: str = "enforce",
+    deadline_s: float = DEADLINE_S,
+    **more: Any,
+) -> Any:
     """The response; it comes in time whatever the LLM does."""
-    policy = {"gates": ["hard", "soft"], "on_error": on_error}
+    policy = {"gates": ["hard", "soft"], "on_error": on_error, "mode": mode}
     body = {"question": QUESTION, "policy": policy, "deadline_ms": deadline_s * 1000} | more
     started = time.monotonic()
     answer = client.post(path, json=body)
@@ -166,6 +182,59 @@ def test_a_policy_may_answer_all_the_same(way: tuple[TestClient, str], llm: Scri
     assert (soft(told)["passed"], soft(told)["status"]) == (True, FAULTS[name].status)
     if way[1] == "/answer":
         assert told["answer"] in [fact["text"] for fact in FERRIES], "a sentence of the evidence, and none of the LLM's"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_who_observes_never_refuses(way: tuple[TestClient, str], llm: ScriptedLlm, fault: Fault) -> None:
+    llm.script = fault.script
+    response = ask(*way, mode="observe", deadline_s=fault.deadline_s)
+    assert response.status_code == 200, response.text
+    told = response.json()
+    assert told["decision"] in {"ANSWERABLE", "ANSWER"}
+    assert told.get("verdict", told)["would_refuse"]
+    assert fault.cause in soft(told)["detail"]["cause"]
+
+
+@pytest.mark.parametrize("confusion", [["other"], {"other": 1}, 7, "unheard_of"])
+@pytest.mark.parametrize(("mode", "decisions"), [("enforce", {"REFUSAL"}), ("observe", {"ANSWERABLE", "ANSWER"})])
+def test_a_refusal_with_a_confusion_that_is_none_counts(
+    way: tuple[TestClient, str], llm: ScriptedLlm, confusion: Any, mode: str, decisions: set[str]
+) -> None:
+    told = json.dumps(confusion)
+    refusal = {"evidence": [], "can_answer": False, "confusion": confusion, "phrases": {"a": 1}, "explanation": [7]}
+    llm.script = by_prompt(
+        {
+            "You judge": always(f"Confusion: {told}\nAnswerable: no"),
+            "Reply with one JSON object": always(json.dumps({"reply": refusal})),
+        },
+        always(f"EVIDENCE: none\nCAN ANSWER: no\nCONFUSION: {told}\nPHRASES: ;;\nEXPLANATION: []"),
+    )
+    response = ask(*way, mode=mode)
+    assert response.status_code == 200, response.text
+    said = response.json()
+    assert said["decision"] in decisions
+    assert (soft(said)["status"], soft(said)["passed"]) == ("ok", False)
+    assert said.get("verdict", said)["confusion"]["type"] == "not_mentioned"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/answer", {"question": QUESTION}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": QUESTION}], "model": "scopegate/default"}),
+    ],
+)
+def test_halves_of_characters_are_marked(
+    services: dict[str, TestClient], llm: ScriptedLlm, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    """As of a server that cuts its text between the two halves of UTF-16."""
+    llm.begin_again(always(f"EVIDENCE: 1\nCAN ANSWER: yes\nANSWER: {ANSWER} \ud83d [1]\nREASON: \ude00 It says so."))
+    response = services["free"].post(path, json=body | {"stream": stream})
+    assert response.status_code == 200, response.text
+    assert "\ufffd" in response.text
+    assert "event: error" not in response.text
+    assert '"status":500' not in response.text
 
 
 @pytest.mark.parametrize("name", ["hangs amid its reply", "breaks off", "is broken", "refuses in prose"])
