@@ -49,8 +49,7 @@ from scopegate.settings import Settings
 
 PAIRS = 24
 SENTENCES = 12
-WRITTEN = 96 + 4  # tokens of a reply: what stands around an answer, and a client's limit of 4
-LENGTH = {"max_tokens": 4, "ignore_eos": True}
+WRITTEN = 100  # tokens of a reply
 CLIENTS = 16
 CHECKS = 64
 ROUNDS = 3
@@ -59,16 +58,25 @@ VOTE_TOKENS = 32
 # Every gate before the LLM's passes.
 OPEN: Mapping[str, Any] = {"alpha": 10.0, "probe_threshold": 0.0}
 
+Chat = Callable[[Check], AsyncIterator[object]]
+
 
 class Unread:
-    """A shape whose replies all count as answers."""
+    """A shape whose replies all count as answers, at any length.
+
+    A reply under a schema that is cut is none, so the schema goes with the request as if a client had sent it.
+    """
 
     def __init__(self, shape: Lines | Json) -> None:
-        self._shape = shape
         self.prompt: Prompt = shape.prompt
+        self.around = shape.around
+        schema = shape.schema(SENTENCES)
+        held = {"json_schema": {"name": "reply", "schema": schema, "strict": True}, "type": "json_schema"}
+        self.options: dict[str, Any] = {"max_tokens": WRITTEN - self.around, "ignore_eos": True}
+        self.options |= {"response_format": held} if schema else {}
 
-    def schema(self, passages: int) -> Mapping[str, Any] | None:
-        return self._shape.schema(passages)
+    def schema(self, passages: int) -> None:
+        """See Shape."""
 
     def read(self, text: str, passages: int, *, complete: bool) -> Written:
         return Written((1,), True, f"Said: {text}", "Nothing is read.")
@@ -110,7 +118,7 @@ class Bench:
     def llm(self) -> Llm:
         return self.llms.answerer
 
-    def answerer(self, shape: Lines | Json) -> Answerer:
+    def answerer(self, shape: Unread) -> Answerer:
         """One whose probe was trained, so it says, on the shape's prompt."""
         settings = self.services.settings
         described = replace(self.file.description, prompt=shape.prompt.id)
@@ -120,7 +128,7 @@ class Bench:
         defaults = default_policy(settings, (gate.name for gate in gates), probe.threshold)
         retriever = Retriever(self.services.embedder, settings)
         gatekeeper = Gatekeeper(self.services.knowledge, retriever, gates, defaults, settings.llm_deadline_ms)
-        return Answerer(gatekeeper, Fixed(self.llms, soft, settings, Unread(shape)))
+        return Answerer(gatekeeper, Fixed(self.llms, soft, settings, shape))
 
     async def turns(self, prompt: Prompt, check: Check, **more: str) -> tuple[Turn, ...]:
         """The prompt that a check sends to the LLM."""
@@ -163,7 +171,7 @@ def asked() -> Iterator[Check]:
     sentences = facts(10**7)
     for question in made:
         text = " ".join(next(sentences) for _ in range(SENTENCES))
-        yield Check(question, passages=(Passage("p", text),), overrides=OPEN)
+        yield Check(question, passages=(Passage("p", text),), overrides=OPEN, deadline_ms=600_000)
 
 
 COLUMNS = ["", "wall p50 ms", "CPU p50 ms", "wall ratio p10/50/90", "CPU ratio p10/50/90", "prompt tokens computed"]
@@ -190,11 +198,12 @@ async def answers(bench: Bench) -> None:
     """/answer with the probe against the same without, in both shapes."""
     rows = []
     for shape in (Lines("basic"), Json("basic")):
-        answerer = bench.answerer(shape)
+        unread = Unread(shape)
+        answering = partial(bench.answerer(unread).chat, options=unread.options, whole=True)
 
-        async def answer(check: Check, *gates: str, answerer: Answerer = answerer) -> None:
+        async def answer(check: Check, *gates: str, chat: Chat = answering) -> None:
             gated = replace(check, overrides={**check.overrides, "gates": gates})
-            *_, last = [event async for event in answerer.chat(gated, LENGTH, whole=True)]
+            *_, last = [event async for event in chat(gated)]
             assert isinstance(last, Answer)
             assert last.decision is Decision.ANSWER, last.reason
 
@@ -208,6 +217,20 @@ async def answers(bench: Bench) -> None:
         name = "free" if isinstance(shape, Lines) else "constrained"
         rows += [row(f"{name}, {way} the probe", spent[way], spent["without"]) for way in spent]
     table(f"/answer, {WRITTEN} tokens written, {PAIRS} pairs", COLUMNS, rows)
+
+
+async def reused(bench: Bench) -> None:
+    """What an answer's request computes of its prompt again after the probe's."""
+    again: dict[str, list[float]] = {"JSON": [], "lines": []}
+    for _ in range(PAIRS):
+        for name, shape in (("JSON", Json("basic")), ("lines", Lines("basic"))):
+            asked = await bench.turns(shape.prompt, next(bench.checks))
+            await bench.llm.complete(Ask(asked, 1, token_ids=bench.file.slots))
+            before = await asyncio.to_thread(bench.used)
+            await bench.llm.complete(Ask(asked, 1, schema=shape.schema(SENTENCES)))
+            again[name].append((await asyncio.to_thread(bench.used))[2] - before[2])
+    rows = [[name, f"{np.mean(each):.1f}", f"{max(each):.0f}"] for name, each in again.items()]
+    table(f"Prompt tokens computed again for the answer, {PAIRS} prompts", ["", "mean", "most"], rows)
 
 
 async def ways(bench: Bench, shape: Lines | Json) -> None:
@@ -349,7 +372,7 @@ async def running(folder: Path) -> AsyncIterator[Bench]:
     prompt = load_prompt("answer_text", method="basic")
     file = probes.make(folder / "probe.safetensors", model, prompt=prompt.id, slots=Slots(*named))
     # One thread, so that CPU seconds are work and not waiting for one another.
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0"
+    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     with Engine(model.path, file.path, "--max-model-len", "4096") as engine:
         settings = Settings(
             data_dir=folder / "data", llm_url=f"{engine.url}/v1", probe=file.path, llm_deadline_ms=60_000
@@ -371,6 +394,7 @@ async def measure(folder: Path) -> None:
     """Everything, in turn."""
     (folder / "service").mkdir()
     async with running(folder) as bench:
+        await reused(bench)
         await answers(bench)
         for shape in (Lines("basic"), Json("basic")):
             await ways(bench, shape)
