@@ -23,7 +23,7 @@ from tests.engine.served import Served
 from tests.scripted import until
 
 DEADLINE_S = 3.0
-BUSY_S = 2.0  # what a machine that runs an engine besides may add
+BUSY_S = 3.0  # what a machine may add whose every core the engine keeps busy
 CLOSE = 1e-3
 BLOCK = 128  # tokens: what vLLM on a CPU caches prefixes by
 PROMPTS = {"free": prompt_at("answer_text/basic"), "constrained": prompt_at("answer_json/basic")}
@@ -197,19 +197,16 @@ class Used:
         until(lambda: not self._engine.metrics()["vllm:num_requests_running"])
 
 
-@pytest.mark.parametrize("path", ["/check", "/answer", CHAT])
 @pytest.mark.parametrize("shape", PROMPTS)
 def test_the_verdict_has_the_probe_on_transformers_hidden_state(
-    services: dict[str, TestClient], engine: Served, shape: str, path: str
+    services: dict[str, TestClient], engine: Served, shape: str
 ) -> None:
     said = []
     for question in QUESTIONS:
-        policy = {"gates": ["probe"], "probe_threshold": 0.0, "on_error": "answer"}
-        told = ask(services[shape], path, asked(question), policy=policy)
-        probe = told.gate("probe")
-        assert (probe["status"], probe["passed"]) == ("ok", True)
+        told = ask(services[shape], "/check", asked(question), policy={"gates": ["probe"], "probe_threshold": 0.0})
+        assert told.gate("probe")["passed"]
         wanted, _ = expected(engine, shape, told, question)
-        assert logit(probe["score"]) == pytest.approx(wanted, abs=CLOSE)
+        assert logit(told.gate("probe")["score"]) == pytest.approx(wanted, abs=CLOSE)
         said.append(wanted)
     assert max(said) - min(said) > 10 * CLOSE, "else the equality would be one of constants"
 
@@ -225,10 +222,13 @@ def test_what_the_probe_refuses_is_not_written(
         policy = {"gates": ["probe"], "probe_threshold": threshold}
         with Used(engine.engine) as used[threshold]:
             told[threshold] = ask(services[shape], path, *ALONE, policy=policy, stream=stream)
-    refused = told[1.0]
+    passed, refused = told[0.0], told[1.0]
+    assert passed.gate("probe")["passed"]
+    wanted, _ = expected(engine, shape, passed, QUESTIONS[0])
+    for each in (passed, refused):
+        assert logit(each.gate("probe")["score"]) == pytest.approx(wanted, abs=CLOSE)
     assert refused.body["decision"] == "REFUSAL"
     assert refused.verdict["refused_by"] == "probe"
-    assert refused.gate("probe")["status"] == "ok"
     assert refused.gate("soft")["status"] == "skipped"
     assert refused.text == ""
     assert used[0.0].generated > 64, "what the same question costs where the probe lets it pass"
