@@ -167,7 +167,7 @@ async def test_what_breaks_amid_finding_out_is_tried_again(
 
 async def test_a_wrong_key_is_named_and_may_be_mended(server: ScriptedLlm) -> None:
     llms = llms_of(llm_url=server.url)
-    server.greeting = in_turn(*[Said(status=401)] * 4, "Hello.")
+    server.greeting = in_turn(*[Said(status=401)] * 2, "Hello.")
     llms.start()
     await until(lambda: "status 401" in str(llms.not_ready()))
     await until(lambda: not llms.not_ready())
