@@ -90,7 +90,7 @@ async def test_leaving_a_stream_stops_the_engine(engine: Served, llm: Llm) -> No
     async with llm.stream(ASK) as pieces:
         assert (await anext(pieces)).text
     await idle(engine)
-    assert engine.engine.metrics()["vllm:generation_tokens_total"] - before < ASK.max_tokens
+    assert engine.engine.metrics()["vllm:generation_tokens_total"] - before < ASK.max_tokens / 2
 
 
 async def test_a_deadline_stops_the_engine(engine: Served, llm: Llm) -> None:
@@ -99,4 +99,4 @@ async def test_a_deadline_stops_the_engine(engine: Served, llm: Llm) -> None:
         async with asyncio.timeout(0.3):
             await llm.complete(ASK)
     await idle(engine)
-    assert engine.engine.metrics()["vllm:generation_tokens_total"] - before < ASK.max_tokens
+    assert engine.engine.metrics()["vllm:generation_tokens_total"] - before < ASK.max_tokens / 2
