@@ -32,7 +32,7 @@ def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, 
     out, and what the prompt escaped is plain again. complete: whether the text is all there; if not, an end that may
     yet become a citation is kept back, so that what is shown of a longer text begins with what was shown of a shorter.
     """
-    text = plain(text) if complete else _settled(text)
+    text = _readable(text) if complete else _settled(text)
     order: list[int] = []
     shown = ""
     end = 0
@@ -45,14 +45,19 @@ def cited(text: str, passages: int, *, complete: bool) -> tuple[str, tuple[int, 
         shown += before + marks if known else before.rstrip()
         end = found.end()
     shown += text[end:]
-    return shown.translate(_SHOWN).strip(), tuple(order)
+    return shown.strip(), tuple(order)
+
+
+def _readable(text: str) -> str:
+    """As readers see it: what they cannot see goes before citations are looked for, or [1\x07] would pass for text."""
+    return plain(text).translate(_SHOWN)
 
 
 def _settled(text: str) -> str:
     entity = text.rfind("&")
     if entity >= 0 and _ENTITY_BEGUN.fullmatch(text, entity):
         text = text[:entity]
-    text = plain(text)
+    text = _readable(text)
     opening = text.rfind("[")
     if opening >= 0 and _BEGUN.fullmatch(text, opening):
         text = text[:opening]
