@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from email.utils import formatdate
@@ -22,24 +21,6 @@ from tests.scripted import FOREVER, Asked, Said, ScriptedLlm, always, in_turn, l
 
 ASK = Ask((Turn(Speaker.SYSTEM, "Be brief."), Turn(Speaker.USER, "Where is the bell?")), 50)
 KEY = "sk-very-secret"
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.begin_again()
-    return running
-
-
-@pytest.fixture
-async def llm(server: ScriptedLlm) -> AsyncIterator[Llm]:
-    async with llm_at(server) as llm:
-        yield llm
 
 
 async def streamed(llm: Llm, ask: Ask = ASK) -> list[Piece]:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
 
 from scopegate.domain import Speaker, Turn
 from scopegate.gate.condense import Condenser
 from scopegate.gate.confusion import stands_alone
 from scopegate.llm.client import Llm, LlmFailed
-from tests.scripted import Said, ScriptedLlm, always, llm_at
+from tests.scripted import Said, ScriptedLlm, always
 
 HISTORY = (
     Turn(Speaker.SYSTEM, "You are a helpful guide to the harbour."),
@@ -16,24 +14,6 @@ HISTORY = (
     Turn(Speaker.ASSISTANT, "From 10:00 to 16:00."),
 )
 WHOLE = "When does the lighthouse on Heron Island open in winter?"
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.asked.clear()
-    return running
-
-
-@pytest.fixture
-async def llm(server: ScriptedLlm) -> AsyncIterator[Llm]:
-    async with llm_at(server) as llm:
-        yield llm
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -41,9 +41,9 @@ from scopegate.llm.capabilities import Capabilities
 from scopegate.llm.roles import Llms
 from scopegate.probe_file import ProbeFile
 from scopegate.settings import Settings, models_dir
+from tests.llm.probe_files import slot_probe
 from tests.scripted import MODEL, Asked, Said, Script, ScriptedLlm, always, until
 from tests.unit.facts import fact
-from tests.unit.probe_files import slot_probe
 
 PIER = "The night ferry to Harwick leaves from pier 4 at a quarter past ten."
 CROSSING = "The crossing to Harwick takes seven hours."
@@ -111,19 +111,6 @@ def declines(asked: Asked) -> str:
 def beside_votes(answering: Script, *votes: str, **how: Any) -> Script:
     """What answers is scripted apart from what judges."""
     return lambda asked: Said(votes, **how) if asked.system.startswith("You judge") else answering(asked)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.json_schema = True
-    running.asked.clear()
-    return running
 
 
 @pytest.fixture

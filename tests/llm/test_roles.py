@@ -22,12 +22,6 @@ ASK = Ask((Turn(Speaker.USER, "Where is the bell?"),), 9)
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
 def other() -> Iterator[ScriptedLlm]:
     with ScriptedLlm() as server:
         yield server

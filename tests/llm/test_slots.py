@@ -13,9 +13,9 @@ from scopegate.gate.slots import SlotProbe
 from scopegate.llm.client import LlmFailed
 from scopegate.probe_file import Kind, Position
 from scopegate.prompts import load_prompt
+from tests.llm.cases import case
+from tests.llm.probe_files import slot_probe
 from tests.scripted import Said, ScriptedLlm, always, llm_at
-from tests.unit.llm_case import case
-from tests.unit.probe_files import slot_probe
 
 ANSWERABLE = "answerable@1"
 FERRY = "The ferry leaves Port Alder at 8:15."
