@@ -43,6 +43,10 @@ def plain(text: str) -> str:
     return shown.replace("&amp;", "&")
 
 
+# What LLMs set around a line or its label, though asked for plain text.
+MARKUP = " \t*_`#>-"
+
+
 def after_thoughts(text: str) -> str:
     """What an LLM says once it has thought aloud; nothing while it still does."""
     _, thought, said = text.partition(_THOUGHT)

@@ -50,10 +50,17 @@ def test_no_url_is_no_llm() -> None:
     assert Llms.from_settings(Settings(llm_url="", llm_judge_url="", llm_judge_api_key=SecretStr("")), None) is None
 
 
-@pytest.mark.parametrize("name", ["llm_judge_url", "llm_judge_model", "llm_generator_api_key"])
-def test_a_role_alone_makes_no_sense(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["llm_model", "llm_api_key", "llm_judge_url", "llm_judge_model", "llm_generator_api_key"]
+)
+def test_an_llm_without_a_server_makes_no_sense(name: str) -> None:
     with pytest.raises(Invalid, match=f"SCOPEGATE_{name.upper()} needs SCOPEGATE_LLM_URL"):
         llms_of(**{name: "http://127.0.0.1:9/v1"})
+
+
+def test_a_path_is_nobodys_business() -> None:
+    llms = llms_of(llm_url="http://127.0.0.1:9/v1", llm_model="/srv/models/small", llm_judge_model="lab/large")
+    assert [each["model"] for each in llms.status()] == ["small", "lab/large"]
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/v1", "http://", "http://[::1", "http://host:port/v1"])

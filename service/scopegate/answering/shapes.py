@@ -14,10 +14,9 @@ from typing import Any, Protocol
 from pydantic_core import from_json
 
 from scopegate.domain import ConfusionType
-from scopegate.prompts import Prompt, load_prompt
+from scopegate.prompts import MARKUP, Prompt, load_prompt
 
 _REASONING = "reasoning"
-_MARKUP = " \t*_`#>-"
 # Tokens that stand around an answer; with reasoning before it, the more.
 _AROUND, _AROUND_REASONED = 96, 608
 
@@ -77,7 +76,7 @@ class Lines:
         reasoned = [self._REASON, *judged] if method == _REASONING else [*judged, self._REASON]
         self.around = _AROUND_REASONED if method == _REASONING else _AROUND
         self._order = [self._EVIDENCE, *reasoned]
-        self._name = re.compile(rf"^[{_MARKUP}]*({'|'.join(self._order)})[{_MARKUP}]*:[*_`]*", re.MULTILINE)
+        self._name = re.compile(rf"^[{MARKUP}]*({'|'.join(self._order)})[{MARKUP}]*:[*_`]*", re.MULTILINE)
 
     def schema(self, passages: int) -> None:
         """See Shape."""
@@ -90,10 +89,10 @@ class Lines:
         can_answer = settled.get(self._CAN_ANSWER)
         if can_answer is None and not complete:
             return Written()
-        said = {"yes": True, "no": False}.get((can_answer or "").strip(_MARKUP + ".").lower())
+        said = {"yes": True, "no": False}.get((can_answer or "").strip(MARKUP + ".").lower())
         if said is None:
             raise Unreadable("it has no line that says CAN ANSWER: yes, or CAN ANSWER: no, after a line EVIDENCE")
-        confusion = settled.get(self._CONFUSION, "").strip(_MARKUP + ".").lower()
+        confusion = settled.get(self._CONFUSION, "").strip(MARKUP + ".").lower()
         return _checked(
             Written(
                 tuple(_known(map(int, re.findall(r"[0-9]{1,9}", settled.get(self._EVIDENCE, ""))), passages)),
@@ -113,7 +112,7 @@ class Lines:
         Raises Unreadable where it judges again.
         """
         last_line = text[text.rfind("\n") + 1 :]
-        if not complete and any(name.startswith(last_line.strip(_MARKUP)) for name in self._order):
+        if not complete and any(name.startswith(last_line.strip(MARKUP)) for name in self._order):
             text = text.removesuffix(last_line)
         found: list[re.Match[str]] = []
         for match in self._name.finditer(text):

@@ -14,14 +14,13 @@ from scopegate.gate.confusion import located, one_line
 from scopegate.gate.gate import GateBroken, Judgement
 from scopegate.gate.retrieval import Case
 from scopegate.llm.client import Ask, Llm, by_id
-from scopegate.prompts import load_prompt, plain
+from scopegate.prompts import MARKUP, load_prompt, plain
 
 _VOTE_TOKENS = 768
 # Votes differ enough at this to be worth counting, and keep to the format.
 _VOTE_TEMPERATURE = 0.7
 _MOST_PHRASES = 3
 _LABELS = {"confusion", "phrase", "explanation", "answerable"}
-_MARKUP = " \t*_`#>-"
 _QUOTES = "\"'“”‘’«»"
 # Below this share of what it would say first, the LLM speaks of something else.
 _LEAST_SHARE = 0.01
@@ -176,10 +175,10 @@ def _labelled(text: str) -> list[tuple[str, str]]:
     """The labelled lines that the text ends with, in order; what stands before them is reasoning."""
     lines: list[tuple[str, str]] = []
     for line in reversed(re.split(r"[\r\n]+", text.rstrip())):
-        label, _, value = line.strip(_MARKUP).partition(":")
-        if (name := label.strip(_MARKUP).casefold()) in _LABELS:
-            lines.append((name, value.strip(_MARKUP)))
-        elif line.strip(_MARKUP):
+        label, _, value = line.strip(MARKUP).partition(":")
+        if (name := label.strip(MARKUP).casefold()) in _LABELS:
+            lines.append((name, value.strip(MARKUP)))
+        elif line.strip(MARKUP):
             break
     return lines[::-1]
 
