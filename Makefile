@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ENGINE := .venv-engine
+CLIENTS := .venv-clients
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .PHONY: demo serve test unit lint services bench quality wheel clean
@@ -13,7 +15,7 @@ demo: $(VENV)/.runtime  ## a service, sample knowledge, a check, an answer, a re
 serve: $(VENV)/.runtime  ## a service that keeps running, on http://127.0.0.1:8080
 	$(BIN)/scopegate serve
 
-test: $(VENV)/.test services lint  ## everything that CI runs
+test: $(VENV)/.test $(ENGINE)/.ready $(CLIENTS)/.ready services lint  ## everything that CI runs
 	$(BIN)/pytest
 
 unit: $(VENV)/.test  ## the fast tests
@@ -25,7 +27,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test  ## every figure that the README claims; takes about half an hour
+bench: $(VENV)/.test $(ENGINE)/.ready  ## every figure that the README claims; takes about an hour
 	$(BIN)/pip install -q -c constraints.txt --group bench
 	$(BIN)/python -m benchmarks.all
 
@@ -52,7 +54,7 @@ wheel: $(VENV)/.runtime
 	$(BIN)/pip wheel -q --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) $(ENGINE) $(CLIENTS) dist
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,4 +68,25 @@ $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.runtime
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[data,evaluate,local,postgres,redis,train]' --group test
+	touch $@
+
+# vLLM pins packages that scopegate does not, so it lives in an environment of its own, and scopegate's plugin with it.
+# Its torchvision and the like are built for another torch, and text models need none.
+$(ENGINE)/.vllm: tests/engine/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/pip install -q --upgrade pip
+	$(ENGINE)/bin/pip install -q -c constraints.txt torch
+	$(ENGINE)/bin/pip install -q -c constraints.txt -r tests/engine/requirements.txt
+	$(ENGINE)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $@
+
+$(ENGINE)/.ready: pyproject.toml $(ENGINE)/.vllm
+	$(ENGINE)/bin/pip install -q --no-deps -e .
+	touch $@
+
+# LlamaIndex holds the openai library back, so the frameworks that tests point at the service live apart from it.
+$(CLIENTS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install -q --upgrade pip
+	$(CLIENTS)/bin/pip install -q --group clients
 	touch $@

@@ -4,7 +4,7 @@
 
 DATA_FOLDER holds eloq_gold_1/questions.jsonl.gz and answerability/dev_*.jsonl.gz, rows of question, passage and
 answerable. The nine questions need no data and come first. Nothing was trained, calibrated or given its threshold on
-any of this; the probe's card tells what was in sight.
+any of this; the probe's card tells what was in sight. SCOPEGATE_PROBE=FILE in front judges by another probe.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _llm_of(file: ProbeFile, model: str | None, server: str | None, dtype: Dtype
     if said.position is None:
         return None
     revision = said.revision if model is None else None
-    return _Llm(model or said.model, server, revision, dtype, said.position, said.prompt.partition("@")[0])
+    return _Llm(model or said.model, server, revision, dtype, said.position, said.prompt.rpartition("@")[0])
 
 
 @asynccontextmanager
@@ -207,11 +207,11 @@ async def _source(llm: _Llm | None, depth: int, cache: Path) -> AsyncIterator[tu
 
 
 def _hidden_states(llm: _Llm, vectors: VectorCache) -> Features:
-    from scopegate.prompts import load_prompt
+    from scopegate.prompts import prompt_at
     from scopegate.training.backbone import Backbone
     from scopegate.training.hidden_states import HiddenStates
 
-    prompt = load_prompt(llm.prompt)
+    prompt = prompt_at(llm.prompt)
     if prompt.variables != {"question", "passages"}:
         raise ValueError(f"the prompt {prompt.id} takes more than question and passages")
     backbone = Backbone(llm.model, llm.position, llm.revision)
@@ -253,7 +253,7 @@ def _table(file: ProbeFile, sets: Mapping[str, Scored]) -> None:
     for index, column in enumerate(
         ("set", "n", "accuracy", "F1", "AUROC", "ECE", "answerable refused", "wrongly answered")
     ):
-        shown.add_column(column, justify="left" if index == 0 else "right")
+        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for name, scored in sets.items():
         found = scored.metrics
         numbers = (found.accuracy, found.f1, found.auroc, found.ece, found.answerable_refused, found.wrongly_answered)

@@ -107,6 +107,8 @@ class ProbeFile:
     @classmethod
     def read(cls, path: Path) -> ProbeFile:
         """Raises ValueError, in one sentence, where the file is missing, damaged, or no probe of this format."""
+        if path.suffix != ".safetensors":
+            raise ValueError(f"{path.name} cannot be read as a probe: it is no .safetensors file")
         try:
             digest = hashlib.sha256(path.read_bytes()).digest()
             with safe_open(path, framework="np") as opened:

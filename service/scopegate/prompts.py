@@ -24,6 +24,8 @@ _FIELDS = {"name", "role", "source", "variables", "version"}
 _SECTION = re.compile(r"^=== (system|user|assistant)\n", re.MULTILINE)
 # What chat templates and tokenizers read as their own: <|eot_id|>, </s>, [INST], [/INST], [control_555].
 _CONTROL = re.compile(r"\[(?=/?[A-Za-z_]+(?:_\d+)?\])")
+# Between these, models that think aloud do so; some chat templates have written the first already.
+_THINKING, _THOUGHT = "<think>", "</think>"
 
 
 def data(text: str) -> str:
@@ -39,6 +41,18 @@ def plain(text: str) -> str:
     """What `data` was given, where an LLM quotes what it made of it."""
     shown = text.replace("&#91;", "[").replace("&lt;", "<").replace("&gt;", ">")
     return shown.replace("&amp;", "&")
+
+
+# What LLMs set around a line or its label, though asked for plain text.
+MARKUP = " \t*_`#>-"
+
+
+def after_thoughts(text: str) -> str:
+    """What an LLM says once it has thought aloud; nothing while it still does."""
+    _, thought, said = text.partition(_THOUGHT)
+    if thought:
+        return said
+    return "" if _THINKING.startswith(text.lstrip()[: len(_THINKING)]) else text
 
 
 @dataclass(frozen=True, slots=True)

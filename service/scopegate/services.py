@@ -46,7 +46,7 @@ class Services:
         self.embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
         self.knowledge = Knowledge(settings, self.embedder)
         file = _probe_file(settings.probe)
-        self.llms = Llms.from_settings(settings, file)
+        self.llms = Llms.from_settings(settings, file if file and file.description.kind is Kind.HIDDEN_STATE else None)
         probe = self._probe(file)
         gates: list[Gate] = [HardGate(), ProbeGate(probe)]
         condenser = generation = None
@@ -55,7 +55,7 @@ class Services:
             soft = FastSoftGate(judge) if settings.llm_judging == "fast" else SoftGate(judge)
             gates.append(soft)
             condenser = Condenser(judge)
-            generation = Generation(self.llms, soft, probe, settings)
+            generation = Generation(self.llms, soft, settings)
         defaults = default_policy(settings, (gate.name for gate in gates), probe.threshold)
         retriever = Retriever(self.embedder, settings, condenser)
         deadline_ms = settings.deadline_ms if self.llms is None else settings.llm_deadline_ms

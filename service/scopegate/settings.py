@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     llm_concurrency: int = Field(64, ge=1, description="requests in flight to one LLM server")
     llm_queue: int = Field(256, ge=0, description="requests that wait for one of those; one more is refused with 503")
     llm_retries: int = Field(
-        2, ge=0, le=10, description="times that a failed connection, a 429 or a 503 is tried again"
+        2, ge=0, le=10, description="times that a failed connection, a 429, 502 or 503 is tried again"
     )
     llm_timeout_s: float = Field(
         120, gt=0, le=3600, description="most that one request to an LLM takes, whatever its caller's deadline"

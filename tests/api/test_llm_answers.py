@@ -150,6 +150,24 @@ def test_a_follow_up_is_looked_up_as_a_question_of_its_own(ask: Ask, llm: Script
     assert len(llm.asked) == 2
 
 
+@pytest.mark.parametrize("lenient", [{"on_error": "answer"}, {"mode": "observe"}])
+def test_a_follow_up_that_cannot_be_condensed_is_looked_up_as_it_was_asked(
+    ask: Ask, llm: ScriptedLlm, lenient: dict[str, str]
+) -> None:
+    llm.script = by_prompt({"conversation": lambda _: ""}, otherwise=SCRIPT)
+    conversation = [
+        {"role": "user", "content": "When does the night ferry to Harwick leave?"},
+        {"role": "assistant", "content": "At a quarter past ten."},
+        {"role": "user", "content": "And from which pier does it?"},
+    ]
+    answer = ask(messages=conversation, policy={"gates": ["soft"], **lenient})
+    assert answer["decision"] == "ANSWER"
+    assert sum("conversation" in asked.system for asked in llm.asked) == 1
+    refused = ask(messages=conversation, policy={"gates": ["soft"]})
+    assert refused["verdict"]["refused_by"] == "soft"
+    assert "stand alone" in refused["verdict"]["gates"][0]["detail"]["cause"]
+
+
 def test_passages_that_came_along_are_read_and_cited_by_sentence(ask: Ask) -> None:
     passages = [{"id": "p", "text": "The night ferry to Harwick leaves from pier 4. It has a bar."}]
     answer = ask(question=KNOWN, passages=passages)

@@ -41,6 +41,8 @@ CHECKS = [
     status_code_conformance,
 ]
 OPERATIONS = 18
+# A request may wait for its revision as long as its deadline, a minute at most.
+DEADLINE_S = 90
 EXAMPLES = 25
 NOTHING_TO_GET_WRONG = {"/livez", "/readyz"}
 
@@ -66,6 +68,6 @@ def test_every_response_is_as_documented(server: Server, mode: GenerationMode) -
         @given(case=operation.as_strategy(generation_mode=mode))
         @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
         def conforms(case: schemathesis.Case[Any]) -> None:
-            case.call_and_validate(checks=CHECKS)
+            case.call_and_validate(checks=CHECKS, timeout=DEADLINE_S)
 
         conforms()

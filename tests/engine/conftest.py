@@ -16,10 +16,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> models.Model:
     return models.make(tmp_path_factory.mktemp("llama") / "model", "llama")
 
 
-# Each family with its own position, scale of logits and way of scheduling, so that three engines cover them all.
+# Each family with its own position, scale of logits and way of scheduling, so that four engines cover them all.
 ENGINES = {
     "llama": (1.0, "last_prompt_token", ("--max-num-batched-tokens", "64", "--max-num-seqs", "64")),
     "mistral": (0.01, "unused_token", ()),
+    "qwen2": (1.0, "last_prompt_token", ()),
     "qwen3": (100.0, "eos", ()),
 }
 

@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv-engine" / "bin" / "python"
-READY_S = 180
+PLACE = ROOT / ".venv-engine"
+PYTHON = PLACE / "bin" / "python"
+READY_S = 400
 
 
 def environment(probe: Path | None) -> dict[str, str]:
     """What an engine runs in. Raises AssertionError where its environment is not made yet."""
-    assert PYTHON.exists(), f"{PYTHON.parent.parent.name} is missing: `make test` makes it"
+    assert (PLACE / ".ready").exists(), f"{PLACE.name} is missing or half made: `make test` makes it"
     mine = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SCOPEGATE_")}
     return inherited | mine | ({"SCOPEGATE_PROBE": str(probe)} if probe else {})
@@ -29,10 +30,11 @@ def environment(probe: Path | None) -> dict[str, str]:
 class Engine:
     """An OpenAI-compatible server of vLLM, serving the model in a folder under the name "model".
 
-    probe: what SCOPEGATE_PROBE names. options: more of the server's own flags. Its log goes to a file beside the model.
+    probe: what SCOPEGATE_PROBE names. options: more of the server's own flags. variables: more of its environment. Its
+    log goes to a file beside the model.
     """
 
-    def __init__(self, model: Path, probe: Path | None = None, *options: str) -> None:
+    def __init__(self, model: Path, probe: Path | None = None, *options: str, **variables: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
@@ -41,8 +43,14 @@ class Engine:
         command += ["--model", str(model), "--served-model-name", "model", "--dtype", "float32"]
         command += ["--max-model-len", "2048", "--enforce-eager", *options]
         with self.log.open("wb") as log:
+            # A group of its own, to be ended as one, but no session: Linux weighs sessions against each other, and on
+            # few cores one whose workers spin, as an engine's do, has kept the tests off the processor for seconds.
             self.process = subprocess.Popen(
-                command, env=environment(probe), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env=environment(probe) | variables,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
             )
 
     def __enter__(self) -> Engine:

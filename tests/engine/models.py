@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +17,22 @@ from transformers import (
     MistralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
+from scopegate.domain import Turn
 from scopegate.probe_file import Position
 
 BEGIN, END, UNUSED = "<|begin_of_text|>", "<|eot_id|>", "<|reserved_special_token_0|>"
+NAMED = [f"<|reserved_special_token_{number}|>" for number in (1, 2, 3)]  # slots that a grammar can name
 SPARE = 5  # ids beyond the tokenizer's: room for the slots
 FAMILIES: dict[str, tuple[type[Any], type[PreTrainedModel]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
 TINY = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 32}
@@ -73,10 +79,10 @@ class Model:
         after = {Position.UNUSED_TOKEN: [UNUSED], Position.EOS: [END]}.get(position, [])
         return [*self.tokenizer(text)["input_ids"], *self.tokenizer.convert_tokens_to_ids(after)]
 
-    def chat(self, text: str) -> list[int]:
-        """The ids of a conversation of one turn."""
-        turns = [{"role": "user", "content": text}]
-        rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    def chat(self, *turns: Turn) -> list[int]:
+        """The ids of a conversation that goes on with a reply."""
+        said = [{"role": str(turn.role), "content": turn.content} for turn in turns]
+        rendered = self.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
         return list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
     @torch.inference_mode()
@@ -86,9 +92,20 @@ class Model:
         return states
 
 
-def make(folder: Path, family: str, *, scale: float = 1.0, shape: dict[str, int] = TINY, seed: int = 0) -> Model:
-    """A model with random weights. scale: the LM head's weights, and so the logits, are multiplied by it."""
-    tokenizer = _tokenizer()
+def make(
+    folder: Path,
+    family: str,
+    *,
+    scale: float = 1.0,
+    shape: dict[str, int] = TINY,
+    seed: int = 0,
+    texts: Sequence[str] = _TEXTS,
+) -> Model:
+    """A model with random weights.
+
+    scale: the LM head's weights, and so the logits, are multiplied by it. texts: what its tokenizer is trained on.
+    """
+    tokenizer = _tokenizer(texts)
     tokenizer.save_pretrained(folder)
     config, architecture = FAMILIES[family]
     torch.manual_seed(seed)
@@ -109,17 +126,17 @@ def make(folder: Path, family: str, *, scale: float = 1.0, shape: dict[str, int]
     return Model(folder)
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def _tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1000,
-        special_tokens=[BEGIN, END, UNUSED],
+        vocab_size=4000,
+        special_tokens=[BEGIN, END, UNUSED, *NAMED],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_TEXTS, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END, pad_token=END
     )

@@ -15,12 +15,12 @@ from tests.engine.models import Model
 WIDTH = 32
 
 
-def make(path: Path, model: Model, *, seed: int = 0, **changes: Any) -> ProbeFile:
-    """A probe of random weights that fits the model, but for the changes to its description."""
+def described(model: Model, **changes: Any) -> Description:
+    """What a probe that fits the model says of itself, but for the changes."""
     a, b, c = model.slots
     config = model.reference.config
-    described: dict[str, Any] = {
-        "name": path.stem,
+    fitting: dict[str, Any] = {
+        "name": "random",
         "kind": Kind.HIDDEN_STATE,
         "architecture": model.architecture,
         "model": "random",
@@ -32,7 +32,12 @@ def make(path: Path, model: Model, *, seed: int = 0, **changes: Any) -> ProbeFil
         "position": Position.LAST_PROMPT_TOKEN,
         "slots": Slots(a, b, c),
     }
-    description = Description(**described | changes)
+    return Description(**fitting | changes)
+
+
+def make(path: Path, model: Model, *, seed: int = 0, **changes: Any) -> ProbeFile:
+    """A probe of random weights that fits the model, but for the changes to its description."""
+    description = described(model, name=path.stem, **changes)
     random = np.random.default_rng(seed)
     width = description.hidden_size * len(description.layers)
     tensors = {

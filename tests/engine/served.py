@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from scopegate.domain import Speaker, Turn
 from scopegate.probe_file import Position, ProbeFile
 from tests.engine import probes
 from tests.engine.engine import Engine
@@ -48,7 +49,10 @@ class Served:
         """text at the three positions and as a conversation: endpoint, the part of the body, the prompt's ids."""
         completions = [self.model.prompt(text, position) for position in Position]
         chat = {"messages": [{"role": "user", "content": text}]}
-        return [*((COMPLETIONS, {"prompt": ids}, ids) for ids in completions), (CHAT, chat, self.model.chat(text))]
+        return [
+            *((COMPLETIONS, {"prompt": ids}, ids) for ids in completions),
+            (CHAT, chat, self.model.chat(Turn(Speaker.USER, text))),
+        ]
 
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None)
@@ -83,8 +87,8 @@ def _first(logprobs: dict[str, Any] | None) -> dict[int, float] | None:
 
 
 @contextlib.contextmanager
-def serve(model: Model, probe: Path, position: str, *options: str) -> Iterator[Served]:
+def serve(model: Model, probe: Path, position: str, *options: str, **variables: str) -> Iterator[Served]:
     """Makes a probe for the model in a new file, and serves the model with it."""
     file = probes.make(probe, model, position=Position(position))
-    with Engine(model.path, file.path, *options) as engine:
+    with Engine(model.path, file.path, *options, **variables) as engine:
         yield Served(engine, model, file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -60,7 +59,7 @@ async def test_the_probe_comes_with_the_first_piece(engine: Served, llm: Llm) ->
     slots = engine.file.description.slots
     assert slots is not None
     ask = dataclasses.replace(ASK, max_tokens=4, token_ids=(slots.a, slots.b, slots.c))
-    expected = engine.expected(engine.model.chat(ASK.turns[0].content))
+    expected = engine.expected(engine.model.chat(*ASK.turns))
     assert engine.file.logit(by_id((await llm.complete(ask)).first)) == pytest.approx(expected, abs=1e-3)
     async with llm.stream(ask) as pieces:
         came = [piece async for piece in pieces]
@@ -72,6 +71,7 @@ async def test_the_probe_comes_with_the_first_piece(engine: Served, llm: Llm) ->
 
 
 async def test_a_schema_holds_a_model_that_knows_nothing(llm: Llm) -> None:
+    """As far as each gets: it may spend its tokens on white space."""
     schema = {
         "type": "object",
         "properties": {"label": {"enum": ["f1", "f2"]}},
@@ -79,11 +79,10 @@ async def test_a_schema_holds_a_model_that_knows_nothing(llm: Llm) -> None:
         "additionalProperties": False,
     }
     reply = await llm.complete(Ask(ASK.turns, 400, temperature=1.0, n=3, schema=schema))
-    assert {json.loads(text)["label"] for text, cut in zip(reply.texts, reply.cut, strict=True) if not cut} <= {
-        "f1",
-        "f2",
-    }
-    assert len(reply.texts) == 3
+    said = ["".join(text.split()) for text in reply.texts]
+    assert len(said) == 3
+    assert all(any(whole.startswith(each) for whole in ('{"label":"f1"}', '{"label":"f2"}')) for each in said), said
+    assert max(map(len, said)) > len('{"label":'), said
 
 
 async def test_leaving_a_stream_stops_the_engine(engine: Served, llm: Llm) -> None:

@@ -1,4 +1,4 @@
-"""The probe as it is read from a real engine, three families, one of them with its prompts computed in chunks."""
+"""The probe as it is read from a real engine: four architectures, one of them with its prompts computed in chunks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ async def test_says_different_things_of_different_prompts(served: Served) -> Non
     assert max(said) - min(said) > 100 * CLOSE
 
 
+@pytest.mark.parametrize("served", ["llama"], indirect=True)
 def test_long_prompts_were_computed_in_chunks(served: Served) -> None:
-    if "llama" in str(served.model.path):
-        assert "Chunked prefill is enabled with max_num_batched_tokens=64" in served.engine.log.read_text()
+    assert "Chunked prefill is enabled with max_num_batched_tokens=64" in served.engine.log.read_text()
 
 
 @pytest.mark.parametrize("length", [256, 257, 300])
@@ -134,16 +134,16 @@ async def test_neighbours_that_ask_for_plain_logprobs_lose_the_likeliest_tokens(
     """As the probe's decision warns: on the V1 model runner, while a request with logprob_token_ids is in the batch."""
     plain = IDS | {"prompt": served.model.prompt(text(8)), "logprobs": 5, "max_tokens": 1, "temperature": 0}
     turns = {"model": "model", "messages": [{"role": "user", "content": text(8)}]}
-    busy = turns | served.probe(CHAT) | {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+    busy = turns | served.probe(CHAT) | {"max_tokens": 1900, "ignore_eos": True, "stream": True}
     async with served.client() as client:
         alone = await served.ask(client, COMPLETIONS, **plain)
         async with client.stream("POST", CHAT, json=busy) as long:
-            await anext(long.aiter_lines())
-            beside = await served.ask(client, COMPLETIONS, **plain)
+            lines = long.aiter_lines()
+            await anext(lines)
+            beside = [await served.ask(client, COMPLETIONS, **plain) for _ in range(10)]
     assert alone.logprobs is not None
-    assert beside.logprobs is not None
-    assert beside.ids == alone.ids
     assert len(alone.logprobs) == 5
     assert all(-1000 < logprob < 0 for logprob in alone.logprobs.values())
+    assert all(reply.ids == alone.ids for reply in beside)
     spoken = alone.ids[0]
-    assert beside.logprobs == {spoken: pytest.approx(alone.logprobs[spoken], abs=CLOSE), 0: -9999}
+    assert {spoken: pytest.approx(alone.logprobs[spoken], abs=CLOSE), 0: -9999} in [reply.logprobs for reply in beside]

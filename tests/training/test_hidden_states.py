@@ -44,7 +44,7 @@ CASES = [case("?" * length, SENTENCES[: length % 4]) for length in (90, 1, 30, 7
 
 @pytest.fixture(scope="module", params=list(models.FAMILIES))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make(tmp_path_factory.mktemp(request.param), request.param).path
+    return models.make(tmp_path_factory.mktemp("made") / request.param, request.param).path
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_slots_are_ids_without_text(folder: Path) -> None:
     assert backbone.slots == Slots(size - 3, size - 2, size - 1)
     assert backbone.token == "<|reserved_special_token_0|>"
     described = backbone.describe()
-    assert described["architecture"] == f"{folder.name.removesuffix('0').capitalize()}ForCausalLM"
+    assert described["architecture"] == f"{folder.name.capitalize()}ForCausalLM"
     assert (described["vocab_size"], described["hidden_size"], described["revision"]) == (size, 128, None)
     assert described["model"] == folder.name  # a path is nobody's business
 

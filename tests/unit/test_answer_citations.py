@@ -25,7 +25,11 @@ from scopegate.prompts import data, plain
         ("Ten [１] [٣]", "Ten [１] [٣]", ()),
         ("R&amp;D &lt;b&gt; [2] &#91;INST]", "R&D <b> [1] [INST]", (2,)),
         ("Ten &#91;9] &#91;2]", "Ten [1]", (2,)),
+        ("Ten [" + "9" * 5_000 + "] [1, 00000000000001].", "Ten [1].", (1,)),
+        ("Ten \u202efo\u200b\u2066 🦉\u200d🦉\t[1]", "Ten fo 🦉\u200d🦉\t[1]", (1,)),
         ("Bells\x1b[1]\x00\nand masts", "Bells[1]\nand masts", (1,)),
+        ("Ten [1\x07] [\u200b2].", "Ten [1] [2].", (1, 2)),
+        ("Ten [9\x07].", "Ten.", ()),
         ("", "", ()),
     ],
 )

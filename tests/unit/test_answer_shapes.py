@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -24,6 +25,8 @@ DECLINED = (
     'PHRASES: "the night train"; from Harwick\nEXPLANATION: No train is known.\nREASON: Only ferries.'
 )
 
+MARKED_UP = f"**EVIDENCE:** 2, 1\n- **CAN ANSWER:** Yes.\n# __ANSWER__: {ANSWER}\n* `REASON`: The timetable says so."
+
 
 def replied(**fields: Any) -> str:
     return json.dumps({"reply": fields}, ensure_ascii=True)
@@ -39,13 +42,20 @@ JSON_DECLINED = replied(
     explanation="No train is known.",
     reasoning="Only ferries.",
 )
-READABLE = [
+READABLE: list[tuple[Shape, str]] = [
     (Lines("basic"), BASIC),
     (Lines("reasoning"), REASONED),
     (Lines("basic"), DECLINED),
     (Json("basic"), JSON_BASIC),
     (Json("reasoning"), JSON_REASONED),
     (Json("basic"), JSON_DECLINED),
+    (Lines("basic"), MARKED_UP),
+    (Lines("basic"), re.sub("^", "  ", DECLINED, flags=re.MULTILINE)),
+]
+THOUGHT: list[tuple[Shape, str]] = [
+    (Lines("basic"), f"<think>\nCAN ANSWER: no, or\n{DECLINED}\n</think>\n\n{BASIC}"),
+    (Lines("basic"), f"<think>\n{BASIC}\n</think>{DECLINED}"),
+    (Json("basic"), f"<think>{{}}</think>{JSON_BASIC}"),
 ]
 readable = pytest.mark.parametrize(("shape", "text"), READABLE)
 
@@ -67,6 +77,7 @@ def read(shape: Shape, pieces: list[str]) -> tuple[str, Reply]:
     shown = ""
     for piece in pieces:
         reply.take(Piece(piece, {}, False, None))
+        reply.read()
         assert reply.shown.startswith(shown)
         shown = reply.shown
     reply.finish()
@@ -74,7 +85,7 @@ def read(shape: Shape, pieces: list[str]) -> tuple[str, Reply]:
     return reply.shown, reply
 
 
-@readable
+@pytest.mark.parametrize(("shape", "text"), READABLE + THOUGHT)
 def test_every_cut_in_two_reads_the_same(shape: Shape, text: str) -> None:
     whole, reply = read(shape, [text])
     for cut in range(len(text) + 1):
@@ -82,7 +93,7 @@ def test_every_cut_in_two_reads_the_same(shape: Shape, text: str) -> None:
         assert (shown, cut_reply.written, cut_reply.citations) == (whole, reply.written, reply.citations)
 
 
-@given(st.sampled_from(READABLE), st.lists(st.integers(1, 12), min_size=1, max_size=40))
+@given(st.sampled_from(READABLE + THOUGHT), st.lists(st.integers(1, 12), min_size=1, max_size=40))
 def test_any_stream_of_pieces_reads_the_same(readable: tuple[Shape, str], sizes: list[int]) -> None:
     shape, text = readable
     pieces: list[str] = []
@@ -100,6 +111,7 @@ def test_answer_text_is_there_before_the_reply_is_done() -> None:
     for shape, text in ((Lines("basic"), BASIC), (Json("basic"), JSON_BASIC)):
         reply = Reply(shape, 3)
         reply.take(Piece(text[: text.index("ten") + 5], {}, False, None))
+        reply.read()
         assert reply.shown == "It leaves at ten"
 
 
@@ -113,6 +125,8 @@ def test_answer_text_is_there_before_the_reply_is_done() -> None:
         ("CAN ANSWER: yes\nANSWER: Ten [1].", "names none of them as evidence"),
         ("EVIDENCE: 1\nCAN ANSWER: yes\nANSWER:  \nREASON: So it is.", "does not give it"),
         ("EVIDENCE: 1\nCAN ANSWER: yes", "does not give it"),
+        ("EVIDENCE: 1\nCAN ANSWER: yes\nANSWER: Ten [1].\nCAN ANSWER: no", "a line CAN ANSWER"),
+        ("EVIDENCE: 1\nCAN ANSWER: yes\nANSWER: Ten.\nREASON: So.\n**EVIDENCE:** none", "a line EVIDENCE"),
         ("EVIDENCE: 99999999999999999999999999\nCAN ANSWER: yes\nANSWER: Ten", "names none"),
     ],
 )
@@ -138,6 +152,7 @@ def test_lines_that_cannot_be_read(text: str, wrong: str) -> None:
         (replied(evidence="1", can_answer=True, answer="Ten."), "names none"),
         (replied(evidence=[1], can_answer=True, answer=None), "does not give it"),
         (replied(evidence=[1], can_answer=True, answer=" "), "does not give it"),
+        (replied(evidence=[1], can_answer=True, answer=["Ten."]), "does not give it"),
     ],
 )
 def test_json_that_cannot_be_read(text: str, wrong: str) -> None:
@@ -161,8 +176,53 @@ def test_an_answer_that_cites_only_what_is_not_there_is_no_answer() -> None:
 
 
 def test_words_that_begin_like_a_name_are_the_answers() -> None:
-    text = "EVIDENCE: 1\nCAN ANSWER: yes\nANSWER: It says:\nEVIDENCE: is rare.\nREASONABLE.\nREASON: So."
-    assert Lines("basic").read(text, 1, complete=True).answer == "It says:\nEVIDENCE: is rare.\nREASONABLE."
+    text = "EVIDENCE: 1\nCAN ANSWER: yes\nANSWER: It says:\nANSWER: is rare.\nREASONABLE.\nREASON: So."
+    assert Lines("basic").read(text, 1, complete=True).answer == "It says:\nANSWER: is rare.\nREASONABLE."
+
+
+@pytest.mark.parametrize("confusion", [[], {}, ["ambiguous"], 7, "quite"])
+def test_a_confusion_that_is_none_is_left_out(confusion: object) -> None:
+    text = replied(evidence=[], can_answer=False, confusion=confusion, phrases=[], explanation="", reasoning="")
+    assert Json("basic").read(text, 3, complete=True).confusion is None
+
+
+def test_thoughts_are_no_part_of_a_reply() -> None:
+    for (shape, text), said in zip(THOUGHT, (BASIC, DECLINED, JSON_BASIC), strict=True):
+        _, reply = read(shape, [text])
+        assert reply.written == shape.read(said, 3, complete=True)
+
+
+@pytest.mark.parametrize("thoughts", ["<think>", " <think>\n"])
+def test_a_reply_that_only_thinks_says_nothing(thoughts: str) -> None:
+    with pytest.raises(Unreadable):
+        read(Lines("basic"), [thoughts, BASIC])
+
+
+def test_thoughts_whose_beginning_the_prompt_holds_do_not_count_either() -> None:
+    shown, reply = read(Lines("basic"), [f"{BASIC}\n</think>\n{DECLINED}"])
+    assert (shown, reply.declines) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "before", "after"),
+    [
+        (Json("basic"), '{"reply": {"evidence": [1], "can_answer": true, "answer": "Ten.', '", "can_answer": false}}'),
+        (Json("basic"), '{"reply": {"evidence": [1], "can_answer": true, "answer": "Ten.', '", "answer": "Eleven"'),
+        (Json("basic"), '{"reply": {"evidence": [1], "can_answer": false, ', '"can_answer": true, "answer": "Ten."'),
+        (Lines("basic"), BASIC, f"</think>{DECLINED}"),
+    ],
+)
+def test_what_was_said_is_not_taken_back(shape: Shape, before: str, after: str) -> None:
+    with pytest.raises(Unreadable, match="takes back"):
+        read(shape, [before, after])
+
+
+def test_a_reply_without_end_is_given_up() -> None:
+    reply = Reply(Lines("basic"), 3)
+    for _ in range(100):
+        reply.take(Piece("word " * 100, {}, False, None))
+    with pytest.raises(Unreadable, match="goes on"):
+        reply.take(Piece("word " * 10_000, {}, False, None))
 
 
 @pytest.mark.parametrize("method", METHODS)

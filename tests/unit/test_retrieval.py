@@ -24,7 +24,7 @@ async def found(
 ) -> Case:
     retriever = Retriever(embedder, Settings(max_sentences=max_sentences))
     view = await knowledge.view("default")
-    return await retriever.retrieve(Check(QUESTION, passages=passages), view, 1, depth)
+    return await retriever.retrieve(QUESTION, Check(QUESTION, passages=passages), view, 1, depth)
 
 
 async def test_the_best_sentences_of_passages_by_distance_over_confidence(
@@ -77,7 +77,7 @@ async def test_passages_that_say_nothing_give_no_evidence(knowledge: Knowledge, 
 async def test_the_facts_of_a_scope_with_its_revision(knowledge: Knowledge, embedder: Embedder) -> None:
     added = await knowledge.add("default", [fact(text) for text in SAMPLE])
     retriever = Retriever(embedder, Settings())
-    case = await retriever.retrieve(Check(QUESTION), await knowledge.view("default"), 2, 3)
+    case = await retriever.retrieve(QUESTION, Check(QUESTION), await knowledge.view("default"), 2, 3)
     assert [len(case.evidence), len(case.reading), case.revision] == [3, 2, added.revision]
     assert case.reading == case.evidence[:2]
     assert case.evidence[0].text == SAMPLE[3]

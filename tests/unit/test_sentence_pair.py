@@ -13,7 +13,7 @@ from scopegate.gate.retrieval import Retriever
 from scopegate.gate.sentence_pair import SentencePairProbe, joined
 from scopegate.inference.embedder import Embedder
 from scopegate.probe_file import Description, Kind
-from scopegate.settings import Settings
+from scopegate.settings import Settings, models_dir
 
 PASSAGE = "The night ferry leaves from pier 4. It takes seven hours. Bicycles travel free. Dogs do not."
 QUESTION = "From which pier does the ferry leave?"
@@ -78,3 +78,13 @@ def test_a_file_that_is_no_such_probe_is_refused(tmp_path: Path, embedder: Embed
     (tmp_path / "cut.safetensors").write_bytes(b"cut")
     with pytest.raises(Invalid, match="cannot be read"):
         SentencePairProbe.load(tmp_path / "cut.safetensors", embedder)
+
+
+async def test_the_shipped_probe_fits_the_shipped_embedder(embedder: Embedder) -> None:
+    probe = SentencePairProbe.load(models_dir() / "sentence-pair-probe" / "probe.safetensors", embedder)
+    retriever = Retriever(embedder, Settings())
+    scores = [
+        await probe.judge(await retriever.from_passages(question, [Passage("1", PASSAGE)], probe.depth))
+        for question in (QUESTION, "What does a litre of milk cost in Sweden?")
+    ]
+    assert scores[0] > scores[1] + 0.2

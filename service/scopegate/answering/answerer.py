@@ -8,16 +8,15 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from scopegate.answering.carried import FirstToken, OwnWord
 from scopegate.answering.draft import Draft, Spent
 from scopegate.answering.extractive import extract
+from scopegate.answering.own_word import OwnWord
 from scopegate.answering.shapes import Json, Lines, Shape
 from scopegate.domain import Answer, Check, Decision, Delta, GateName, GateStatus, Unavailable, Verdict
 from scopegate.gate.confusion import refusal_sentence
-from scopegate.gate.gate import Gate, Probe
+from scopegate.gate.gate import Gate
 from scopegate.gate.gatekeeper import Gatekeeper, Judged
 from scopegate.gate.retrieval import Case
-from scopegate.gate.slots import SlotProbe
 from scopegate.ids import new_id
 from scopegate.llm.client import LlmFailed
 from scopegate.llm.roles import Llms
@@ -27,15 +26,11 @@ MODEL = "extractive"
 
 
 class Generation:
-    """What generated answers are made with.
+    """What generated answers are made with. soft: takes votes on whether a question can be answered."""
 
-    soft: takes votes on whether a question can be answered. probe: of all the service's gates.
-    """
-
-    def __init__(self, llms: Llms, soft: Gate, probe: Probe, settings: Settings) -> None:
+    def __init__(self, llms: Llms, soft: Gate, settings: Settings) -> None:
         self._llms = llms
         self._soft = soft
-        self._probe = probe
         self._lines = Lines(settings.llm_method)
         self._json = Json(settings.llm_method) if settings.llm_shape == "constrained" else None
 
@@ -54,14 +49,9 @@ class Generation:
         """See Draft."""
         return Draft(self._llms.answerer, shape, check, options, whole=whole)
 
-    def gates(self, draft: Draft, shape: Shape) -> dict[GateName, Gate]:
-        """The gates that the draft carries."""
-        soft = OwnWord(draft, self._soft, judges=self._llms.judge is self._llms.answerer)
-        gates: dict[GateName, Gate] = {GateName.SOFT: soft}
-        # Under a schema the slots are masked. There the probe asks by itself, with the very turns that the answer will.
-        if isinstance(self._probe, SlotProbe) and self._probe.rides(shape.prompt) and shape is self._lines:
-            gates[GateName.PROBE] = FirstToken(draft, self._probe)
-        return gates
+    def own_word(self, draft: Draft) -> OwnWord:
+        """The soft gate that the draft carries."""
+        return OwnWord(draft, self._soft, judges=self._llms.judge is self._llms.answerer)
 
 
 class Answerer:
@@ -102,6 +92,7 @@ class Answerer:
     ) -> AsyncGenerator[Delta | Spent | Answer, None]:
         """The same for chat: in the free shape, with a client's options, and Spent before an answer of the LLM.
 
+        Spent comes before a refusal too, where the client's limit left nothing of an answer.
         whole: whether the client wants it in one piece; then it is as in `answer`. options: fields of the OpenAI
         protocol; max_tokens counts the answer alone, roughly.
         """
@@ -116,8 +107,10 @@ class Answerer:
                 yield event
             return
         async with self._generation.draft(check, shape, options, whole=whole) as draft:
-            judged = await self._gatekeeper.judge(check, end, self._generation.gates(draft, shape))
+            judged = await self._gatekeeper.judge(check, end, self._generation.own_word(draft))
             if judged.case is None or not await _speaks(draft, judged.verdict, judged.case, end):
+                if draft.cut_short and judged.verdict.decision is Decision.REFUSAL:
+                    yield draft.spent
                 for event in _extracted(judged, draft.model):
                     yield event
                 return

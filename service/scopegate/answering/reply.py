@@ -5,10 +5,13 @@ from __future__ import annotations
 from scopegate.answering.citations import cited
 from scopegate.answering.shapes import Shape, Unreadable, Written
 from scopegate.llm.client import Piece
+from scopegate.prompts import after_thoughts
+
+_LONGEST = 65_536
 
 
 class Reply:
-    """text: all of it so far. written: what that says. shown: its answer as it may be shown.
+    """text: all of it so far. written: what that said when it was last read. shown: its answer as it may be shown.
 
     citations: the passages, 1 to `passages`, that shown cites; see cited. cut: whether it ended at a limit.
     """
@@ -28,11 +31,15 @@ class Reply:
         return self.written.can_answer is False
 
     def take(self, piece: Piece) -> None:
-        """Reads on. Raises Unreadable."""
+        """Adds a piece, unread: all of the text is read each time. Raises Unreadable past 65,536 characters."""
         self.cut = self.cut or piece.cut
-        if piece.text:
-            self.text += piece.text
-            self._read(complete=False)
+        self.text += piece.text
+        if len(self.text) > _LONGEST:
+            raise Unreadable(f"it goes on after {_LONGEST} characters")
+
+    def read(self) -> None:
+        """Reads what is there. Raises Unreadable."""
+        self._read(complete=False)
 
     def finish(self) -> None:
         """Reads it as complete. Raises Unreadable, also where there is no answer to show."""
@@ -41,5 +48,8 @@ class Reply:
             raise Unreadable("its answer says nothing")
 
     def _read(self, *, complete: bool) -> None:
-        self.written = self._shape.read(self.text, self._passages, complete=complete)
-        self.shown, self.citations = cited(self.written.answer, self._passages, complete=complete)
+        written = self._shape.read(after_thoughts(self.text), self._passages, complete=complete)
+        shown, citations = cited(written.answer, self._passages, complete=complete)
+        if not shown.startswith(self.shown) or (self.declines and written.can_answer):
+            raise Unreadable("it takes back what it said")
+        self.written, self.shown, self.citations = written, shown, citations

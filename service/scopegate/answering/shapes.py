@@ -14,9 +14,11 @@ from typing import Any, Protocol
 from pydantic_core import from_json
 
 from scopegate.domain import ConfusionType
-from scopegate.prompts import Prompt, load_prompt
+from scopegate.prompts import MARKUP, Prompt, load_prompt
 
 _REASONING = "reasoning"
+# Tokens that stand around an answer; with reasoning before it, the more.
+_AROUND, _AROUND_REASONED = 96, 608
 
 
 class Unreadable(Exception):
@@ -48,6 +50,10 @@ class Shape(Protocol):
     def prompt(self) -> Prompt:
         """Takes passages and question."""
 
+    @property
+    def around(self) -> int:
+        """Tokens that a reply may take beyond those of its answer."""
+
     def schema(self, passages: int) -> Mapping[str, Any] | None:
         """What decoding is held to, for so many passages."""
 
@@ -59,7 +65,7 @@ class Shape(Protocol):
 
 
 class Lines:
-    """Lines that begin with a name and a colon; the answer may go on over several."""
+    """Lines that begin with a name and a colon, plain or marked up; the answer may go on over several."""
 
     _EVIDENCE, _CAN_ANSWER, _ANSWER, _REASON = "EVIDENCE", "CAN ANSWER", "ANSWER", "REASON"
     _CONFUSION, _PHRASES, _EXPLANATION = "CONFUSION", "PHRASES", "EXPLANATION"
@@ -68,8 +74,9 @@ class Lines:
         self.prompt = load_prompt("answer_text", method=method)
         judged = [self._CAN_ANSWER, self._ANSWER, self._CONFUSION, self._PHRASES, self._EXPLANATION]
         reasoned = [self._REASON, *judged] if method == _REASONING else [*judged, self._REASON]
+        self.around = _AROUND_REASONED if method == _REASONING else _AROUND
         self._order = [self._EVIDENCE, *reasoned]
-        self._name = re.compile(rf"^({'|'.join(self._order)}):", re.MULTILINE)
+        self._name = re.compile(rf"^[{MARKUP}]*({'|'.join(self._order)})[{MARKUP}]*:[*_`]*", re.MULTILINE)
 
     def schema(self, passages: int) -> None:
         """See Shape."""
@@ -82,10 +89,10 @@ class Lines:
         can_answer = settled.get(self._CAN_ANSWER)
         if can_answer is None and not complete:
             return Written()
-        said = {"yes": True, "no": False}.get((can_answer or "").rstrip(".").lower())
+        said = {"yes": True, "no": False}.get((can_answer or "").strip(MARKUP + ".").lower())
         if said is None:
             raise Unreadable("it has no line that says CAN ANSWER: yes, or CAN ANSWER: no, after a line EVIDENCE")
-        confusion = settled.get(self._CONFUSION, "").lower()
+        confusion = settled.get(self._CONFUSION, "").strip(MARKUP + ".").lower()
         return _checked(
             Written(
                 tuple(_known(map(int, re.findall(r"[0-9]{1,9}", settled.get(self._EVIDENCE, ""))), passages)),
@@ -100,14 +107,19 @@ class Lines:
         )
 
     def _parts(self, text: str, complete: bool) -> dict[str, str]:
-        """The parts by name, in order; a name counts only where it comes after the last."""
+        """The parts by name, in order; a name counts only where it comes after the last.
+
+        Raises Unreadable where it judges again.
+        """
         last_line = text[text.rfind("\n") + 1 :]
-        if not complete and any(name.startswith(last_line) for name in self._order):
+        if not complete and any(name.startswith(last_line.strip(MARKUP)) for name in self._order):
             text = text.removesuffix(last_line)
         found: list[re.Match[str]] = []
         for match in self._name.finditer(text):
             if not found or self._order.index(match[1]) > self._order.index(found[-1][1]):
                 found.append(match)
+            elif match[1] in (self._EVIDENCE, self._CAN_ANSWER):
+                raise Unreadable(f"it has a line {match[1]} where none may stand any more")
         ends = [*(match.start() for match in found[1:]), len(text)]
         return {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=False)}
 
@@ -118,6 +130,7 @@ class Json:
     def __init__(self, method: str) -> None:
         self.prompt = load_prompt("answer_json", method=method)
         self._reasons_first = method == _REASONING
+        self.around = _AROUND_REASONED if self._reasons_first else _AROUND
 
     def schema(self, passages: int) -> Mapping[str, Any]:
         """See Shape. An answer cites at least one passage; a reply without an answer says why."""
@@ -161,7 +174,7 @@ class Json:
                 can_answer,
                 _text(reply.get("answer")) if can_answer else "",
                 _text(reply.get("reasoning")),
-                ConfusionType(confusion) if confusion in set(ConfusionType) else None,
+                ConfusionType(confusion) if confusion in tuple(ConfusionType) else None,
                 tuple(map(_text, phrases)) if isinstance(phrases, list) else (),
                 _text(reply.get("explanation")),
             ),

@@ -26,7 +26,14 @@ log = structlog.get_logger("scopegate.asking")
 _CHECK = Body(CheckRequest)
 _BATCH = Body(BatchRequest)
 _ANSWER = Body(AnswerRequest)
-_STREAM = {"schema": {"type": "string"}, "example": 'event: delta\ndata: {"text": "The ferry "}\n\n'}
+_STREAM = {
+    "description": "Events: delta, then one of answer, refusal and error",
+    "schema": {
+        "type": "object",
+        "properties": {"event": {"enum": ["delta", "answer", "refusal", "error"]}, "data": {"type": "string"}},
+        "required": ["event", "data"],
+    },
+}
 
 
 @router.post(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from scopegate.api.schemas import MAX_TEXT, MAX_TURNS, Integer, Number, Terms, line, question_of
@@ -82,15 +83,23 @@ def _spoken(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
     )
 
 
+_ASKED: JsonDict = {"contains": {"properties": {"role": {"const": "user"}}, "required": ["role", "content"]}}
+_OF_A_SCOPE: JsonDict = {"anyOf": [{"required": ["model"]}, {"required": ["scope"]}]}
+
+
 class ChatRequest(Open):
     """A conversation whose last user turn is the question. scope, or else model (scopegate/SCOPE), says who is asked.
 
     scopegate: how to judge the question. Sampling fields are handed on to the LLM; others are ignored.
     """
 
+    model_config = ConfigDict(json_schema_extra=_OF_A_SCOPE)
+
     model: Name | None = None
     messages: Annotated[
-        tuple[ChatMessage, ...], Field(min_length=1, max_length=MAX_TURNS), AfterValidator(_with_question)
+        tuple[ChatMessage, ...],
+        Field(min_length=1, max_length=MAX_TURNS, json_schema_extra=_ASKED),
+        AfterValidator(_with_question),
     ]
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None

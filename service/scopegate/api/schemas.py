@@ -122,7 +122,8 @@ def _check_json(value: Any, depth: int) -> None:
 
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Integer = Annotated[int, Strict()]
-Confidence = Annotated[Number, Field(gt=0, le=1)]
+# In (0, 1]; less than this is no confidence at all, and S/C would leave the numbers.
+Confidence = Annotated[Number, Field(ge=1e-9, le=1)]
 Line = Annotated[str, AfterValidator(line), Field(max_length=1024, json_schema_extra={"pattern": _LINE})]
 Text = Annotated[
     str, AfterValidator(_text), Field(min_length=1, max_length=MAX_TEXT, json_schema_extra={"pattern": _TEXT})

@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
+# What is done sooner is not worth a look at whether the client is still there.
+_UNWATCHED_S = 0.05
 # Items that are made before the client has taken the first of them.
 _AHEAD = 16
 
@@ -24,16 +26,31 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
     The request's body must have been read.
     """
-    doing = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(request))
+    loop, doing = asyncio.get_running_loop(), asyncio.current_task()
+    watching: asyncio.Task[None] | None = None
+    left = False
+
+    async def watch() -> None:
+        nonlocal left
+        await _left(request)
+        if doing is not None:
+            left = doing.cancel()
+
+    def begin() -> None:
+        nonlocal watching
+        watching = loop.create_task(watch())
+
+    later = loop.call_later(_UNWATCHED_S, begin)
     try:
-        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise ClientDisconnect
-        return doing.result()
+        return await work
+    except asyncio.CancelledError:
+        if left and doing is not None and not doing.uncancel():
+            raise ClientDisconnect from None
+        raise
     finally:
-        await _ended(leaving)
-        await _ended(doing)
+        later.cancel()
+        if watching is not None:
+            watching.cancel()
 
 
 class Flow(Generic[T]):

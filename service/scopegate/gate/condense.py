@@ -5,14 +5,13 @@ from __future__ import annotations
 from scopegate.domain import Speaker, Turn
 from scopegate.gate.confusion import stands_alone
 from scopegate.llm.client import Ask, Llm, LlmFailed
-from scopegate.prompts import load_prompt, plain
+from scopegate.prompts import after_thoughts, load_prompt, plain
 from scopegate.words import words
 
 _TURNS = 10
 _TURN_LENGTH = 2_000
 _LONGEST = 4_096
 _TOKENS = 1_024
-_THOUGHT = "</think>"
 
 
 class Condenser:
@@ -33,10 +32,11 @@ class Condenser:
             return question
         shown = [Turn(turn.role, turn.content[:_TURN_LENGTH]) for turn in said]
         reply = await self._llm.complete(Ask(self._prompt.render(history=shown, question=question), _TOKENS))
-        line = plain(reply.texts[0].rpartition(_THOUGHT)[2].strip())
+        line = plain(after_thoughts(reply.texts[0]).strip())
         known = {word.stem for text in (question, *(turn.content for turn in shown)) for word in words(text)}
         if reply.cut[0] or len(line) > _LONGEST or len(line.splitlines()) != 1:
             raise LlmFailed("the LLM was to make the question stand alone and did not answer with one line")
-        if line != question and known.isdisjoint(word.stem for word in words(line) if word.informative):
+        added = [word.stem not in known for word in words(line) if word.informative]
+        if line != question and (not added or sum(added) * 2 > len(added)):
             raise LlmFailed("the LLM was to make the question stand alone and made it another")
         return line

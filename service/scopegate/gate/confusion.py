@@ -83,9 +83,14 @@ def refusal_sentence(confusion: Confusion) -> str:
             return "I cannot tell what exactly the question refers to. What do you mean?"
 
 
+def visible(character: str) -> bool:
+    """Whether it may be shown to a user: it controls neither a terminal nor the direction of text, nor hides."""
+    return unicodedata.category(character)[0] != "C" or character in _JOINERS
+
+
 def one_line(text: str, longest: int = _EXPLANATION_LENGTH) -> str:
     """Text of an LLM as it may be shown to a user: one line without control characters, at most longest characters."""
-    shown = " ".join("".join(c if unicodedata.category(c)[0] != "C" or c in _JOINERS else " " for c in text).split())
+    shown = " ".join("".join(c if visible(c) else " " for c in text).split())
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 

@@ -32,7 +32,7 @@ from scopegate.gate.policy import overridden
 from scopegate.gate.retrieval import Case, Retriever
 from scopegate.ids import new_id
 from scopegate.knowledge import Knowledge, ScopeView
-from scopegate.llm.client import LlmFailed
+from scopegate.llm.client import LlmFailed, ending
 
 log = structlog.get_logger()
 
@@ -55,6 +55,7 @@ class _Hearing:
     gates: Mapping[GateName, Gate]
     view: ScopeView
     end: float
+    question: str | None = None
     case: Case | None = None
     results: list[GateResult] = field(default_factory=list)
     refused_by: GateName | None = None
@@ -101,11 +102,11 @@ class Gatekeeper:
         """The verdict alone; see judge."""
         return (await self.judge(check, self.end_of(check))).verdict
 
-    async def judge(self, check: Check, end: float, instead: Mapping[GateName, Gate] | None = None) -> Judged:
+    async def judge(self, check: Check, end: float, own_word: Gate | None = None) -> Judged:
         """Whether the question may be answered, what each gate saw, and the case.
 
-        end: see end_of. instead: gates that take the place of the usual ones, where an answer under way carries their
-        judgement; its own soft word is heard though the policy does not ask for a soft gate.
+        end: see end_of. own_word: an answer's that is under way, on whether it can answer. It takes the soft gate's
+        place, and is heard though the policy does not ask for that one.
         Raises UnknownScope; Conflict where another embedder made the scope's vectors; Invalid where the passages hold
         too many sentences or a gate asked for is not available; Overloaded, whatever on_error says, since trying again
         helps; Unavailable where the scope is loading, min_revision is not reached in time, or a gate fails under
@@ -114,9 +115,9 @@ class Gatekeeper:
         self.require(check.overrides)
         view = await self._view(check, end)
         policy = overridden(self.policy(view.scope), check.overrides)
-        hearing = _Hearing(check, policy, self._gates | dict(instead or {}), view, end)
-        own_word = [GateName.SOFT] if instead and GateName.SOFT in instead else []
-        for name in dict.fromkeys([*policy.gates, *own_word]):
+        own = {GateName.SOFT: own_word} if own_word else {}
+        hearing = _Hearing(check, policy, self._gates | own, view, end)
+        for name in dict.fromkeys([*policy.gates, *own]):
             if hearing.refused_by is not None and not check.explain:
                 threshold = self._threshold(name, hearing)
                 hearing.results.append(GateResult(name, None, None, threshold, GateStatus.SKIPPED, 0.0))
@@ -140,8 +141,9 @@ class Gatekeeper:
         start = time.perf_counter()
         threshold = self._threshold(name, hearing)
         try:
-            async with asyncio.timeout(hearing.end - start):
-                judged = await self._judgement(name, hearing)
+            with ending(hearing.end):
+                async with asyncio.timeout(hearing.end - start):
+                    judged = await self._judgement(name, hearing)
         except TimeoutError:
             status, cause = GateStatus.DEADLINE, "it ran past the deadline"
         except (GateBroken, LlmFailed) as error:
@@ -165,10 +167,33 @@ class Gatekeeper:
         gate = hearing.gates.get(name)
         if gate is None:
             raise GateBroken("the scope's policy asks for it, and it is not available here")
+        return await gate.judge(await self._case(hearing), hearing.policy)
+
+    async def _case(self, hearing: _Hearing) -> Case:
         if hearing.case is None:
             depth = max(hearing.gates[name].depth for name in hearing.policy.gates if name in hearing.gates)
-            hearing.case = await self._retriever.retrieve(hearing.check, hearing.view, hearing.policy.k, depth)
-        return await gate.judge(hearing.case, hearing.policy)
+            if hearing.question is None:
+                hearing.question = await self._question(hearing)
+            hearing.case = await self._retriever.retrieve(
+                hearing.question, hearing.check, hearing.view, hearing.policy.k, depth
+            )
+        return hearing.case
+
+    async def _question(self, hearing: _Hearing) -> str:
+        """The question as it stands alone.
+
+        As it was asked where the LLM cannot tell, in half of the time left, and the policy lets pass what broke.
+        """
+        lenient = hearing.policy.on_error is OnError.ANSWER or hearing.policy.mode is Mode.OBSERVE
+        left = hearing.end - time.perf_counter()
+        try:
+            async with asyncio.timeout(left / 2 if lenient else None):
+                return await self._retriever.standalone(hearing.check)
+        except (LlmFailed, TimeoutError) as error:
+            if not lenient:
+                raise
+            log.warning("a question is taken as it was asked", cause=str(error) or "the LLM did not answer in time")
+            return hearing.check.question
 
     def _threshold(self, name: GateName, hearing: _Hearing) -> float:
         gate = hearing.gates.get(name)

@@ -54,15 +54,17 @@ class Retriever:
         self._condenser = condenser
         self._max_sentences = settings.max_sentences
 
-    async def retrieve(self, check: Check, view: ScopeView, k: int, depth: int) -> Case:
-        """The max(k, depth) best facts or sentences.
+    async def standalone(self, check: Check) -> str:
+        """The question, understandable without the conversation that it came in. Raises as Condenser does."""
+        if self._condenser is None or not check.history:
+            return check.question
+        return await self._condenser.standalone(check.question, check.history)
 
-        Raises Overloaded; LlmFailed where a conversation cannot be condensed; Invalid where the passages hold too many
-        sentences.
+    async def retrieve(self, question: str, check: Check, view: ScopeView, k: int, depth: int) -> Case:
+        """The max(k, depth) best facts or sentences. question: the check's, standing alone.
+
+        Raises Overloaded; Invalid where the passages hold too many sentences.
         """
-        question = check.question
-        if self._condenser is not None and check.history:
-            question = await self._condenser.standalone(question, check.history)
         if check.passages is not None:
             return await self.from_passages(question, check.passages, max(k, depth))
         (vector,) = await self._embedder.embed([question])

@@ -21,7 +21,8 @@ def turns(prompt: Prompt, case: Case) -> tuple[Turn, ...]:
 class SlotProbe:
     """A probe of hidden states that the LLM's engine runs; a case costs a request of one token.
 
-    name: tells this probe from others. threshold: passed at or above it. slots: the token ids that carry it.
+    Where its prompt is the answer's own, an answer that follows finds the prompt computed in the engine's prefix cache.
+    name: tells this probe from others. threshold: passed at or above it.
     """
 
     # It reads what an answer's LLM reads, and wants no more to be found.
@@ -34,25 +35,10 @@ class SlotProbe:
             raise Invalid(f"{file.path.name} holds a probe of kind {description.kind}, not of hidden states")
         self.name = description.name
         self.threshold = description.threshold
-        self.slots = file.slots
+        self._slots = file.slots
         self._file = file
         self._llm = llm
         self._prompt = _prompt(description.prompt, file)
-
-    def rides(self, prompt: Prompt) -> bool:
-        """Whether it can be read off the first token of any reply to the prompt."""
-        return self._prompt.id == prompt.id and self._file.description.position is Position.LAST_PROMPT_TOKEN
-
-    def probability(self, first: Mapping[str, float]) -> float:
-        """P(in scope) from the first token's logprobs, by token.
-
-        Raises GateBroken where the slots are missing, masked, clamped or another probe's.
-        """
-        try:
-            logit = self._file.logit(by_id(first))
-        except ValueError as error:
-            raise GateBroken(str(error)) from error
-        return 1.0 / (1.0 + math.exp(-logit))
 
     async def judge(self, case: Case) -> float:
         """See Probe; 0 where there is nothing to read."""
@@ -63,8 +49,19 @@ class SlotProbe:
             raise GateBroken(
                 "the probe reads a token after the prompt, and the LLM server cannot begin a reply with it"
             )
-        ask = Ask(turns(self._prompt, case), max_tokens=1, token_ids=self.slots, prefill=token)
-        return self.probability((await self._llm.complete(ask)).first)
+        ask = Ask(turns(self._prompt, case), max_tokens=1, token_ids=self._slots, prefill=token)
+        return self._probability((await self._llm.complete(ask)).first)
+
+    def _probability(self, first: Mapping[str, float]) -> float:
+        """P(in scope) from the first token's logprobs, by token.
+
+        Raises GateBroken where the slots are missing, masked, clamped or another probe's.
+        """
+        try:
+            logit = self._file.logit(by_id(first))
+        except ValueError as error:
+            raise GateBroken(str(error)) from error
+        return 1.0 / (1.0 + math.exp(-logit))
 
 
 def _prompt(prompt_id: str, file: ProbeFile) -> Prompt:

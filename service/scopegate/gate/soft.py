@@ -14,14 +14,13 @@ from scopegate.gate.confusion import located, one_line
 from scopegate.gate.gate import GateBroken, Judgement
 from scopegate.gate.retrieval import Case
 from scopegate.llm.client import Ask, Llm, by_id
-from scopegate.prompts import load_prompt, plain
+from scopegate.prompts import MARKUP, load_prompt, plain
 
 _VOTE_TOKENS = 768
 # Votes differ enough at this to be worth counting, and keep to the format.
 _VOTE_TEMPERATURE = 0.7
 _MOST_PHRASES = 3
 _LABELS = {"confusion", "phrase", "explanation", "answerable"}
-_MARKUP = " \t*_`#>-"
 _QUOTES = "\"'“”‘’«»"
 # Below this share of what it would say first, the LLM speaks of something else.
 _LEAST_SHARE = 0.01
@@ -40,10 +39,10 @@ class _Unread(Exception):
 
 
 class SoftGate:
-    """Asks for m reasoned votes in one request; the share of yes among those that can be read is the score.
+    """Asks for m reasoned votes in one request; the share of yes is the score.
 
-    A vote counts by its last line alone. Where too few for a majority can be read, the rest is asked for once more,
-    with the error named. A tie refuses.
+    A vote counts by its last line alone. Those that cannot be read count for neither side; where they could decide,
+    they are asked for once more, with the error named. A tie refuses.
     """
 
     name = GateName.SOFT
@@ -62,16 +61,16 @@ class SoftGate:
         if not case.reading:
             return Judgement(0.0, passed=False)
         votes, error = await self._votes(case, policy, policy.votes, "")
-        if len(votes) < _majority(policy.votes):
+        if _open(votes, policy.votes):
             more, error = await self._votes(case, policy, policy.votes - len(votes), error)
             votes += more
-        if len(votes) < _majority(policy.votes):
+        if _open(votes, policy.votes):
             raise GateBroken(
                 f"{len(votes)} of the LLM's {policy.votes} votes can be read; the last that cannot: {error}"
             )
         refusing = [vote for vote in votes if not vote.answerable]
         yes, no = len(votes) - len(refusing), len(refusing)
-        score = yes / len(votes)
+        score = yes / policy.votes
         passed = score >= self.threshold(policy)
         detail = {"yes": yes, "no": no, "unread": policy.votes - len(votes), **_by_whom(self._llm, self._prompt.id)}
         return Judgement(score, passed, detail, None if passed else _confusion(refusing, case.question))
@@ -138,6 +137,12 @@ def _majority(votes: int) -> int:
     return votes // 2 + 1
 
 
+def _open(votes: Sequence[_Vote], wanted: int) -> bool:
+    """Whether the votes that cannot be read could still decide."""
+    yes = sum(vote.answerable for vote in votes)
+    return yes < _majority(wanted) <= yes + wanted - len(votes)
+
+
 def _texts(case: Case) -> list[str]:
     return [evidence.text for evidence in case.reading]
 
@@ -170,10 +175,10 @@ def _labelled(text: str) -> list[tuple[str, str]]:
     """The labelled lines that the text ends with, in order; what stands before them is reasoning."""
     lines: list[tuple[str, str]] = []
     for line in reversed(re.split(r"[\r\n]+", text.rstrip())):
-        label, _, value = line.strip(_MARKUP).partition(":")
-        if (name := label.strip(_MARKUP).casefold()) in _LABELS:
-            lines.append((name, value.strip(_MARKUP)))
-        elif line.strip(_MARKUP):
+        label, _, value = line.strip(MARKUP).partition(":")
+        if (name := label.strip(MARKUP).casefold()) in _LABELS:
+            lines.append((name, value.strip(MARKUP)))
+        elif line.strip(MARKUP):
             break
     return lines[::-1]
 

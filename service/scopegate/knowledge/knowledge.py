@@ -382,7 +382,7 @@ class Knowledge:
 
     async def _refresh(self, name: str) -> None:
         async with self._turns[name]:
-            view = self._views.get(name)
+            view = followed = self._views.get(name)
             try:
                 async with self._store.reading(name) as reader:
                     if view is None or not view.can_follow(reader):
@@ -395,8 +395,11 @@ class Knowledge:
                 if view is not None:
                     del self._views[name]
                     view.forget()
+                    view.wake()
                 return
             self._views[name] = view
+            if followed is not None and followed is not view:
+                followed.wake()
         if view.wants_rebuild:
             self._spawn(view.rebuild())
         if view.wants_snapshot:

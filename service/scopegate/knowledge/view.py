@@ -74,7 +74,7 @@ class ScopeView:
         return await self._finished(search)
 
     async def advanced(self, timeout_s: float) -> None:
-        """Waits until the view takes over a change, or as long as given."""
+        """Waits until the view takes over a change or another stands in its place, or as long as given."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._advanced.wait()
@@ -137,6 +137,10 @@ class ScopeView:
             self.scope, self.revision = scope, scope.revision
         self._unsaved += len(removed) + len(facts)
         await asyncio.to_thread(self._recount, before, [self._records[fact.key] for fact in facts])
+        self.wake()
+
+    def wake(self) -> None:
+        """Lets those who wait for a change look again."""
         self._advanced.set()
         self._advanced = asyncio.Event()
 

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from scopegate.domain import Turn
 
 _TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM names a token that it is asked to name by id
+_MOST_DIGITS = 9
+
+_END: ContextVar[float] = ContextVar("end", default=math.inf)
 
 
 class LlmFailed(Exception):
     """The LLM gave no usable reply; says why in one sentence that tells nothing of where it runs."""
 
 
+class LlmRefused(LlmFailed):
+    """Its server does not take the request as it is, and would not another time."""
+
+
 class LlmAway(LlmFailed):
-    """Its server cannot be reached, is late, or has no room: the same request may pass another time."""
+    """Its server cannot be reached, is late, or has no room: the same request may pass another time.
+
+    wait_s: after so many seconds, where the server says so.
+    """
+
+    def __init__(self, sentence: str, wait_s: float | None = None) -> None:
+        super().__init__(sentence)
+        self.wait_s = wait_s
 
 
 class LlmBroke(LlmFailed):
@@ -78,7 +96,24 @@ class Piece:
     usage: Usage | None
 
 
+@contextmanager
+def ending(end: float) -> Iterator[None]:
+    """Tells requests in this context, and in tasks begun here, when nobody waits for them any more: on the monotonic
+    clock, in seconds. It cancels nothing.
+    """
+    before = _END.set(end)
+    try:
+        yield
+    finally:
+        _END.reset(before)
+
+
+def left_s() -> float:
+    """Seconds that are left for a request; see ending."""
+    return _END.get() - time.perf_counter()
+
+
 def by_id(first: Mapping[str, float]) -> dict[int, float]:
     """Logprobs by token id, of those that are named by id."""
     named = {token.removeprefix(_TOKEN_ID): logprob for token, logprob in first.items() if token.startswith(_TOKEN_ID)}
-    return {int(token): logprob for token, logprob in named.items() if token.isdecimal()}
+    return {int(token): logprob for token, logprob in named.items() if token.isdecimal() and len(token) <= _MOST_DIGITS}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
 from scopegate.domain import Speaker, Turn
-from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Reply, by_id
+from scopegate.llm.asks import Ask, LlmAway, LlmFailed, LlmRefused, Reply, by_id
 from scopegate.llm.server import Server
 from scopegate.probe_file import ProbeFile
 
@@ -31,6 +32,7 @@ _SCHEMA = {
 # Any three; every vocabulary has them.
 _SOME_IDS = (0, 1, 2)
 _PATIENCE_S = 30.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,11 @@ async def find_out(server: Server, model: str, probe: ProbeFile | None) -> Capab
 async def _greet(server: Server, model: str) -> None:
     """Says hello, in the protocol's newer fields where the older are refused."""
     try:
-        await _within(server, model, _HELLO)
-    except LlmAway:
-        raise
-    except LlmFailed as refusal:
+        await _within(server.complete(model, _HELLO))
+    except LlmRefused as refusal:
         server.modern = not server.modern
         try:
-            await _within(server, model, _HELLO)
+            await _within(server.complete(model, _HELLO))
         except LlmFailed:
             server.modern = not server.modern
             raise refusal from None
@@ -124,7 +124,7 @@ async def _names_tokens(server: Server, model: str) -> bool:
 
 async def _ranks_tokens(server: Server, model: str) -> bool:
     reply = await _tried(server, model, replace(_HELLO, top_logprobs=5))
-    return reply is not None and len(reply.first) >= 5
+    return reply is not None and len(reply.first) > 0
 
 
 async def _goes_on(server: Server, model: str) -> bool:
@@ -147,11 +147,8 @@ async def _label_ids(server: Server, model: str) -> LabelIds | None:
     for word in ("yes", "no"):
         ids: list[int] = []
         for form in (word, word.title(), word.upper(), f" {word}", f" {word.title()}"):
-            try:
-                tokens = await server.token_ids(model, form)
-            except LlmAway:
-                raise
-            except LlmFailed:
+            tokens = await _unless_lacking(server, model, partial(server.token_ids, model, form))
+            if tokens is None:
                 return None
             if len(tokens) == 1:
                 ids += tokens
@@ -175,18 +172,35 @@ async def _probe_fault(server: Server, model: str, probe: ProbeFile) -> str | No
 
 
 async def _tried(server: Server, model: str, ask: Ask) -> Reply | None:
-    """The reply; None where the server refuses, or answers with something else than the protocol."""
+    """The reply; None where the server cannot give one."""
+    return await _unless_lacking(server, model, lambda: server.complete(model, ask))
+
+
+async def _unless_lacking(server: Server, model: str, asking: Callable[[], Awaitable[_T]]) -> _T | None:
+    """What is asked for; None where the server refuses it, or answers with something else than the protocol.
+
+    A status of 5xx, or an answer that cannot be read, may come of a bad moment: it is believed only if the server says
+    hello afterwards, and then does the same again.
+    """
     try:
-        return await _within(server, model, ask)
+        return await _within(asking())
+    except LlmRefused:
+        return None
+    except LlmAway:
+        raise
+    except LlmFailed:
+        await _within(server.complete(model, _HELLO))
+    try:
+        return await _within(asking())
     except LlmAway:
         raise
     except LlmFailed:
         return None
 
 
-async def _within(server: Server, model: str, ask: Ask) -> Reply:
+async def _within(asking: Awaitable[_T]) -> _T:
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            return await server.complete(model, ask)
+            return await asking
     except TimeoutError:
         raise LlmAway("the LLM did not answer in time") from None

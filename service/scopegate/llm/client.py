@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from scopegate.domain import Overloaded
-from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Piece, Reply, Usage, by_id
+from scopegate.llm.asks import Ask, LlmAway, LlmFailed, Piece, Reply, Usage, by_id, ending
 from scopegate.llm.capabilities import Capabilities, find_out
 from scopegate.llm.server import Server
 from scopegate.probe_file import ProbeFile
 
-__all__ = ["Ask", "Llm", "LlmAway", "LlmFailed", "Piece", "Reply", "Usage", "by_id"]
+__all__ = ["Ask", "Llm", "LlmAway", "LlmFailed", "Piece", "Reply", "Usage", "by_id", "ending"]
 
 
 class Llm:
@@ -108,10 +108,11 @@ def singles(ask: Ask) -> list[Ask]:
 def joined(replies: list[Reply]) -> Reply:
     """Replies to the same request as one."""
     usages = [reply.usage for reply in replies if reply.usage is not None]
+    cached = [usage.cached for usage in usages]
     usage = Usage(
         sum(usage.prompt for usage in usages),
         sum(usage.completion for usage in usages),
-        sum(usage.cached or 0 for usage in usages),
+        None if None in cached else sum(count or 0 for count in cached),
     )
     texts = tuple(reply.texts[0] for reply in replies)
     return Reply(texts, tuple(reply.cut[0] for reply in replies), replies[0].first, usage if usages else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import PurePath
 from typing import Any
 
 import httpx2
@@ -17,6 +18,7 @@ from scopegate.settings import Settings
 
 log = structlog.get_logger()
 
+_NEEDS_A_SERVER = ("llm_model", "llm_api_key", "llm_judge_", "llm_generator_")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
 
 
@@ -40,11 +42,11 @@ class Llms:
 
     @classmethod
     def from_settings(cls, settings: Settings, probe: ProbeFile | None) -> Llms | None:
-        """None without a URL. Raises Invalid where a role is set without it, or a URL is none."""
+        """None without a URL. Raises Invalid where what needs it is set without it, or a URL is none."""
         if settings.llm_url:
             return cls(settings, settings.llm_url, probe)
         for name in sorted(settings.model_fields_set):
-            if name.startswith(("llm_judge_", "llm_generator_")) and getattr(settings, name):
+            if name.startswith(_NEEDS_A_SERVER) and getattr(settings, name):
                 raise Invalid(f"SCOPEGATE_{name.upper()} needs SCOPEGATE_LLM_URL")
         return None
 
@@ -66,11 +68,14 @@ class Llms:
             await llm.close()
 
     def not_ready(self) -> list[str]:
-        """Who has not answered since the start, and why; a later outage is the gates' to answer for."""
+        """Whom the gates and answers need, who has not answered since the start, and why.
+
+        A later outage is the gates' to answer for.
+        """
         return [
             f"the LLM ({', '.join(self._roles[key])}) has not answered yet: {llm.waits_for}"
             for key, llm in self._made.items()
-            if llm.capabilities is None
+            if llm.capabilities is None and llm in {self.answerer, self.judge}
         ]
 
     def status(self) -> list[dict[str, Any]]:
@@ -78,7 +83,7 @@ class Llms:
         return [
             {
                 "roles": self._roles[key],
-                "model": llm.model,
+                "model": _public(llm.model),
                 "capabilities": llm.capabilities.shown() if llm.capabilities else None,
             }
             for key, llm in self._made.items()
@@ -112,11 +117,19 @@ class Llms:
                 if str(error) != cause:
                     log.warning("the LLM has not answered yet", roles=roles, cause=str(error))
                 cause = str(error)
+            except Exception:
+                log.exception("finding out what the LLM can do broke", roles=roles)
+            if llm.capabilities is None:
                 await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # noqa: S311 - only spreads the load
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         log.info("the LLM is there", roles=roles, model=llm.model, capabilities=llm.capabilities.shown())
         for lacking in llm.capabilities.missing():
             log.warning("the LLM lacks a capability", roles=roles, model=llm.model, lacking=lacking)
+
+
+def _public(model: str | None) -> str | None:
+    """The model's name; of a path, which is what vLLM calls a model by default, its end: anybody may ask for it."""
+    return PurePath(model).name if model and PurePath(model).is_absolute() else model
 
 
 def _checked(url: str) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scopegate.domain import Invalid
 from scopegate.gate.retrieval import Case
+from scopegate.gate.slots import turns
 from scopegate.probe_file import Kind
 from scopegate.prompts import Prompt
 from scopegate.training.backbone import Backbone
@@ -51,12 +52,7 @@ class HiddenStates:
         return await asyncio.to_thread(self._of, cases)
 
     def _of(self, cases: Sequence[Case]) -> NDArray[np.float32]:
-        prompts = [
-            self._backbone.ids(
-                self._prompt.render(question=case.question, passages=[fact.text for fact in case.reading])
-            )
-            for case in cases
-        ]
+        prompts = [self._backbone.ids(turns(self._prompt, case)) for case in cases]
         # Ids hold prompt, texts and position alike.
         fingerprint = f"{self._backbone.fingerprint}:{self._reader.fingerprint}"
         keys = [content_key(fingerprint, ids) for ids in prompts]

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModel
+from transformers import AutoModelForCausalLM
 
 from scopegate.domain import Invalid
 from scopegate.training.backbone import Backbone
 from scopegate.training.hidden_states import Batch, batches
 
 # Padded tokens a batch: enough to keep the device busy, few enough for an 8B model's activations.
-_GPU_TOKENS = 16_384
-_CPU_TOKENS = 2_048
+GPU_TOKENS = 16_384
+CPU_TOKENS = 2_048
 
 
 class LocalReader:
@@ -34,7 +34,7 @@ class LocalReader:
         """See Reader."""
         if self._model is None:
             self._model = self._load()
-        planned = batches([len(ids) for ids in prompts], _GPU_TOKENS if self._device.type == "cuda" else _CPU_TOKENS)
+        planned = batches([len(ids) for ids in prompts], GPU_TOKENS if self._device.type == "cuda" else CPU_TOKENS)
         for rows in planned:
             states = last_states(self._model, [prompts[row] for row in rows])
             yield rows, states.float().cpu().numpy()
@@ -42,10 +42,12 @@ class LocalReader:
     def _load(self) -> Any:
         backbone = self._backbone
         try:
-            model = AutoModel.from_pretrained(backbone.model, revision=backbone.asked_revision, dtype=self._dtype)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                backbone.model, revision=backbone.asked_revision, dtype=self._dtype
+            )
         except (OSError, ValueError) as error:
             raise Invalid(f"the model {backbone.model} cannot be loaded: {str(error).splitlines()[0]}") from error
-        return model.to(self._device).eval()
+        return model.base_model.to(self._device).eval()
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 # Features that do not vary are left alone rather than divided by next to nothing.
-_LEAST_SCALE = 1e-6
+_LEAST_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,11 @@ def fit(
     generator = torch.Generator().manual_seed(recipe.seed)
     with _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        scale = inputs.std(0, correction=0)
-        network = _Network(inputs.mean(0), torch.where(scale > _LEAST_SCALE, scale, 1.0), recipe)
+        deviation = inputs.std(0, correction=0)
+        # Times the root of d, so that inputs have about unit length whatever their number: with thousands of features
+        # of unit deviation, the first epoch already learns the training part by heart.
+        scale = torch.where(deviation > _LEAST_DEVIATION, deviation, 1.0) * inputs.shape[1] ** 0.5
+        network = _Network(inputs.mean(0), scale, recipe)
         optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate)
         loss_of = nn.functional.binary_cross_entropy_with_logits
         losses: list[float] = []

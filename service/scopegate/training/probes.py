@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from scopegate.domain import Invalid
 from scopegate.gate.head import Head, probability
@@ -82,11 +82,7 @@ async def train(
     }
     figures = {part: asdict(scored.metrics) for part, scored in parts.items()}
     description = replace(description, temperature=temperature, threshold=threshold, figures=figures)
-    try:
-        save_file(fitted.tensors, path, metadata=description.metadata())
-    except OSError as error:
-        raise Invalid(f"{path} cannot be written: {error.strerror}") from error
-    return Trained(ProbeFile.read(path), fitted.epoch, parts)
+    return Trained(_written(path, fitted.tensors, description), fitted.epoch, parts)
 
 
 async def evaluate(file: ProbeFile, examples: Sequence[Example], retriever: Retriever, features: Features) -> Scored:
@@ -103,6 +99,14 @@ async def evaluate(file: ProbeFile, examples: Sequence[Example], retriever: Retr
 def labels(examples: Iterable[Example]) -> NDArray[np.bool_]:
     """Which of the examples are answerable, shape (n,)."""
     return np.array([example.answerable for example in examples])
+
+
+def _written(path: Path, tensors: dict[str, NDArray[np.float32]], description: Description) -> ProbeFile:
+    try:
+        path.write_bytes(save(tensors, metadata=description.metadata()))
+    except OSError as error:
+        raise Invalid(f"{path} cannot be written: {error.strerror}") from error
+    return ProbeFile.read(path)
 
 
 async def _features(

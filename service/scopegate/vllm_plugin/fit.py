@@ -36,47 +36,40 @@ def check(file: ProbeFile, config: VllmConfig) -> None:
     revision = getattr(model.hf_config, "_commit_hash", None) or model.revision
     if probe.revision and not revision:
         logger.warning("The model's revision is not known here; the probe %s reads %s.", probe.name, probe.revision)
+    drafts, sharded = config.speculative_config, config.parallel_config.enable_batch_sharded_sampling
     for what, wanted, found in (
         ("architecture", probe.architecture, model.architecture),
         ("hidden size", probe.hidden_size, model.get_hidden_size()),
         ("vocabulary size", probe.vocab_size, model.get_vocab_size()),
         ("revision", probe.revision or revision, revision or probe.revision),
-        ("quantization", probe.quantization, model.quantization),
+        ("quantization", probe.quantization or "none", model.quantization or "none"),
+        ("layers", probe.layers, (-1,)),
+        # Without one, nobody could tell which ids are spare.
+        ("a tokenizer", "on", "off" if model.skip_tokenizer_init else "on"),
         ("logprobs mode", "raw_logprobs", model.logprobs_mode),
-        ("speculative decoding", None, config.speculative_config and config.speculative_config.method),
-        ("batch-sharded sampling", False, bool(config.parallel_config.enable_batch_sharded_sampling)),
+        ("speculative decoding", "off", drafts.method if drafts else "off"),
+        ("batch-sharded sampling", "off", "on" if sharded else "off"),
     ):
         if wanted != found:
-            raise ValueError(f"the probe {probe.name} needs the {what} {wanted}, but this engine has {found}")
-    if probe.layers != (-1,):
-        raise ValueError(
-            f"the probe {probe.name} reads the layers {probe.layers}, but this engine shows it the last alone, (-1,)"
-        )
+            raise ValueError(f"the probe {probe.name} needs {what} {wanted}, but this engine has {found}")
     if file.path.resolve().parent == Path(model.model).resolve():
         raise ValueError(
             f"the probe {probe.name} must lie outside of the model's folder, "
             "where this engine takes every .safetensors for the model's weights"
         )
-    _check_slots(file, model)
-
-
-def _check_slots(file: ProbeFile, model: ModelConfig) -> None:
-    slots = file.slots
-    if max(slots) >= model.get_vocab_size():
+    if used := _used(file.slots, model):
         raise ValueError(
-            f"the probe {file.description.name} needs the slots {slots}, but this engine's ids end at "
-            f"{model.get_vocab_size() - 1}: a model without spare ids cannot be probed"
+            f"the probe {probe.name} needs spare slots {file.slots}, but this engine's model uses {used}: "
+            "a model without three spare ids cannot be probed"
         )
+
+
+def _used(slots: tuple[int, ...], model: ModelConfig) -> list[int]:
+    """Which of these ids are not spare."""
     tokenizer: Any = cached_tokenizer_from_config(model)
-    if tokenizer is None:
-        return
+    control = _control(model)
     # A special token that nobody uses shows no text; twice, since a lone leading space may be dropped.
-    used = _control(model) | {slot for slot in slots if tokenizer.decode([slot, slot], skip_special_tokens=True)}
-    if taken := sorted(used & set(slots)):
-        raise ValueError(
-            f"the probe {file.description.name} needs the slots {slots} for itself, "
-            f"but this engine's tokenizer and model use {taken}"
-        )
+    return [slot for slot in slots if slot in control or tokenizer.decode([slot, slot], skip_special_tokens=True)]
 
 
 def _control(model: ModelConfig) -> set[int]:

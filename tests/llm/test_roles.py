@@ -14,16 +14,11 @@ from pydantic import SecretStr
 from scopegate.domain import Invalid, Speaker, Turn
 from scopegate.llm.client import Ask, Llm
 from scopegate.llm.roles import Llms
+from scopegate.llm.server import Server
 from scopegate.settings import Settings
 from tests.scripted import Said, ScriptedLlm, always, in_turn
 
 ASK = Ask((Turn(Speaker.USER, "Where is the bell?"),), 9)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
 
 
 @pytest.fixture
@@ -55,10 +50,17 @@ def test_no_url_is_no_llm() -> None:
     assert Llms.from_settings(Settings(llm_url="", llm_judge_url="", llm_judge_api_key=SecretStr("")), None) is None
 
 
-@pytest.mark.parametrize("name", ["llm_judge_url", "llm_judge_model", "llm_generator_api_key"])
-def test_a_role_alone_makes_no_sense(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["llm_model", "llm_api_key", "llm_judge_url", "llm_judge_model", "llm_generator_api_key"]
+)
+def test_an_llm_without_a_server_makes_no_sense(name: str) -> None:
     with pytest.raises(Invalid, match=f"SCOPEGATE_{name.upper()} needs SCOPEGATE_LLM_URL"):
         llms_of(**{name: "http://127.0.0.1:9/v1"})
+
+
+def test_a_path_is_nobodys_business() -> None:
+    llms = llms_of(llm_url="http://127.0.0.1:9/v1", llm_model="/srv/models/small", llm_judge_model="lab/large")
+    assert [each["model"] for each in llms.status()] == ["small", "lab/large"]
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/v1", "http://", "http://[::1", "http://host:port/v1"])
@@ -137,9 +139,36 @@ async def test_each_is_found_out_in_the_background(server: ScriptedLlm, other: S
     await llms.stop()
 
 
+async def test_a_generator_keeps_nobody_waiting(server: ScriptedLlm, other: ScriptedLlm) -> None:
+    other.die()
+    llms = llms_of(llm_url=server.url, llm_generator_url=other.url)
+    llms.start()
+    await until(lambda: not llms.not_ready())
+    assert llms.generator.capabilities is None
+    await llms.stop()
+
+
+async def test_what_breaks_amid_finding_out_is_tried_again(
+    server: ScriptedLlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [ZeroDivisionError()]
+
+    async def greet(server: Server, model: str) -> None:
+        if broken:
+            raise broken.pop()
+
+    monkeypatch.setattr("scopegate.llm.capabilities._greet", greet)
+    llms = llms_of(llm_url=server.url)
+    with structlog.testing.capture_logs() as logs:
+        llms.start()
+        await until(lambda: not llms.not_ready())
+    assert [line["log_level"] for line in logs].count("error") == 1
+    await llms.stop()
+
+
 async def test_a_wrong_key_is_named_and_may_be_mended(server: ScriptedLlm) -> None:
     llms = llms_of(llm_url=server.url)
-    server.greeting = in_turn(*[Said(status=401)] * 4, "Hello.")
+    server.greeting = in_turn(*[Said(status=401)] * 2, "Hello.")
     llms.start()
     await until(lambda: "status 401" in str(llms.not_ready()))
     await until(lambda: not llms.not_ready())

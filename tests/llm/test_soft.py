@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -12,8 +11,8 @@ from scopegate.domain import Confusion, ConfusionType, GateName, Span
 from scopegate.gate.gate import GateBroken, Judgement
 from scopegate.gate.soft import FastSoftGate, SoftGate
 from scopegate.llm.client import Llm, LlmFailed
+from tests.llm.cases import case, votes
 from tests.scripted import Asked, Said, ScriptedLlm, always, in_turn, llm_at
-from tests.unit.llm_case import case, votes
 
 FERRY = "The ferry leaves Port Alder at 8:15."
 ASKED = case("When does the ferry leave Port Alder?", FERRY)
@@ -27,25 +26,6 @@ def no(kind: str, *phrases: str, explanation: str | None = None) -> str:
     lines = [f"Confusion: {kind}", *(f"Phrase: {phrase}" for phrase in phrases)]
     lines += [f"Explanation: {explanation}"] if explanation else []
     return "\n".join(["It is not there.", *lines, "Answerable: no"])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.asked.clear()
-    running.tokenize = running.token_logprobs = running.top_logprobs = True
-    return running
-
-
-@pytest.fixture
-async def llm(server: ScriptedLlm) -> AsyncIterator[Llm]:
-    async with llm_at(server) as llm:
-        yield llm
 
 
 @pytest.fixture
@@ -101,11 +81,19 @@ class TestVotes:
         assert server.asked[0].body.get("n", 1) == 1
 
     async def test_votes_that_cannot_be_read_count_for_neither(self, gate: SoftGate, server: ScriptedLlm) -> None:
-        found = await judged(gate, server, YES, PROSE, YES, NO, PROSE)
-        assert found.score == pytest.approx(2 / 3)
+        found = await judged(gate, server, YES, PROSE, YES, YES, PROSE)
+        assert found.score == pytest.approx(3 / 5)
         assert found.passed
         assert found.detail["unread"] == 2
         assert len(server.asked) == 1
+        refused = await judged(gate, server, NO, PROSE, NO, NO, YES)
+        assert refused.score == pytest.approx(1 / 5)
+        assert not refused.passed
+
+    async def test_votes_that_cannot_be_read_help_neither_side(self, gate: SoftGate, server: ScriptedLlm) -> None:
+        with pytest.raises(GateBroken, match="3 of the LLM's 5 votes"):
+            await judged(gate, server, YES, PROSE, YES, NO, PROSE)
+        assert [asked.body["n"] for asked in server.asked] == [5, 2]
 
     async def test_nothing_to_read_is_refused_without_asking(self, gate: SoftGate, server: ScriptedLlm) -> None:
         found = await gate.judge(case("Who rang the bell?"), votes(3))

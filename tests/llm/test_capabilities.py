@@ -157,6 +157,24 @@ async def test_a_server_that_is_away_is_not_taken_for_one_that_cannot(server: Sc
     assert (await found(server, PROBE)).json_schema
 
 
+@pytest.mark.parametrize("bad", [Said(status=500), Said(status=504), Said(body=b"<html>Oops</html>")])
+async def test_a_bad_second_is_no_lack(server: ScriptedLlm, bad: Said) -> None:
+    for number in range(1, 8):
+        server.greeting = in_turn(*["Hello."] * number, bad, "Hello.")
+        assert list((await found(server, PROBE)).missing()) == [], number
+        server.greeting = in_turn(*["Hello."] * number, bad, bad, "Hello.")
+        with pytest.raises(LlmFailed):
+            await found(server, PROBE)
+
+
+async def test_a_bad_second_does_not_make_a_server_a_modern_one(server: ScriptedLlm) -> None:
+    server.greeting = in_turn(Said(status=500), "Hello.")
+    with pytest.raises(LlmFailed, match="status 500"):
+        await found(server)
+    assert "max_tokens" in server.greeted[-1].body
+    assert len(server.greeted) == 1
+
+
 @pytest.mark.parametrize("said", [Said(status=401), Said(body=b"{}"), Said(choices=False)])
 async def test_a_server_that_says_no_hello_is_not_found_out(server: ScriptedLlm, said: Said) -> None:
     server.greeting = always(said)
@@ -164,9 +182,10 @@ async def test_a_server_that_says_no_hello_is_not_found_out(server: ScriptedLlm,
         await found(server)
 
 
-async def test_a_server_that_breaks_at_what_it_does_not_know_lacks_it(server: ScriptedLlm) -> None:
+@pytest.mark.parametrize("oops", [Said(body=b"<html>Oops</html>"), Said(status=500)])
+async def test_a_server_that_breaks_at_what_it_does_not_know_lacks_it(server: ScriptedLlm, oops: Said) -> None:
     def brittle(asked: Asked) -> Said:
-        return Said(body=b"<html>Oops</html>") if "response_format" in asked.body else Said()
+        return oops if "response_format" in asked.body else Said()
 
     server.greeting = brittle
     can = await found(server)

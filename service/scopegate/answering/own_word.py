@@ -1,4 +1,4 @@
-"""Gates whose judgement an answer under way carries: the probe by its first token, the soft gate by its own word."""
+"""The soft gate where an answer is under way: its own word that it can answer."""
 
 from __future__ import annotations
 
@@ -8,34 +8,11 @@ from scopegate.answering.draft import Draft
 from scopegate.domain import GateName, Policy
 from scopegate.gate.gate import Gate, GateBroken, Judgement
 from scopegate.gate.retrieval import Case
-from scopegate.gate.slots import SlotProbe
 from scopegate.llm.client import LlmFailed
 
 
-class FirstToken:
-    """The probe gate, read off a draft's first token."""
-
-    name = GateName.PROBE
-
-    def __init__(self, draft: Draft, probe: SlotProbe) -> None:
-        self._draft = draft
-        self._probe = probe
-        self.depth = probe.depth
-
-    def threshold(self, policy: Policy) -> float:
-        """See Gate."""
-        return policy.probe_threshold
-
-    async def judge(self, case: Case, policy: Policy) -> Judgement:
-        """See Gate."""
-        score = 0.0
-        if case.reading:
-            score = self._probe.probability(await self._draft.first_token(case, self._probe.slots))
-        return Judgement(score, score >= policy.probe_threshold, {"probe": self._probe.name})
-
-
 class OwnWord:
-    """The soft gate, read off a draft, and off votes beside it where the policy wants several or another LLM judges."""
+    """Read off a draft, and off votes beside it where the policy wants several or another LLM judges."""
 
     name = GateName.SOFT
 

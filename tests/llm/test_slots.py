@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from scopegate.gate.slots import SlotProbe
 from scopegate.llm.client import LlmFailed
 from scopegate.probe_file import Kind, Position
 from scopegate.prompts import load_prompt
-from tests.scripted import MASKED, Said, ScriptedLlm, always, llm_at
-from tests.unit.llm_case import case
-from tests.unit.probe_files import slot_probe
+from tests.llm.cases import case
+from tests.llm.probe_files import slot_probe
+from tests.scripted import Said, ScriptedLlm, always, llm_at
 
 ANSWERABLE = "answerable@1"
 FERRY = "The ferry leaves Port Alder at 8:15."
@@ -82,9 +83,10 @@ async def test_slots_that_are_missing_masked_or_foreign_are_a_broken_gate() -> N
             server.script = always(Said(status=500))
             with pytest.raises(LlmFailed, match="500"):
                 await probe.judge(ASKED)
-            foreign = {f"token_id:{at}": MASKED for at in (997, 998)} | {"token_id:999": MASKED + 3.0}
+            server.masked, server.token_logprobs, server.script = False, True, always("yes")
+            foreign = SlotProbe(replace(file, fingerprint=18.5), llm)
             with pytest.raises(GateBroken, match="fingerprint"):
-                probe.probability(foreign)
+                await foreign.judge(ASKED)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +106,3 @@ async def test_a_probe_of_another_prompt_or_kind_is_refused_at_once(changes: dic
         async with llm_at(server) as llm:
             with pytest.raises(Invalid, match=wrong):
                 SlotProbe(slot_probe(**{"prompt": ANSWERABLE} | changes), llm)
-
-
-async def test_rides_on_replies_to_its_own_prompt_alone() -> None:
-    text, other = load_prompt("answer_text", method="basic"), load_prompt("answer_text", method="reasoning")
-    with ScriptedLlm() as server:
-        async with llm_at(server) as llm:
-            probe = SlotProbe(slot_probe(text.id), llm)
-            assert probe.rides(text)
-            assert not probe.rides(other)
-            after = SlotProbe(slot_probe(text.id, position=Position.EOS, token="</s>"), llm)
-            assert not after.rides(text)
