@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 from tests.e2e.test_job_crashes import PLACES, REQUEST
 from tests.scripted import Asked, Said, ScriptedLlm, until
-from tests.unit.eloq import World, first_turn, task
+from tests.llm.eloq import World, first_turn, task
 
 from benchmarks.report import table
 from benchmarks.server import serving

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.conftest import running
+from tests.llm.ake import KNOWN, Agents
 from tests.scripted import Asked, Said, ScriptedLlm
-from tests.unit.ake import KNOWN, Agents
 
 REQUEST = {"seed_questions": ["How high is Mont Blanc?"], "count": 4}
 FACTS = [KNOWN[0][3], KNOWN[1][3]]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.conftest import running
+from tests.llm.eloq import PLACES, World
 from tests.scripted import ScriptedLlm, by_prompt
-from tests.unit.eloq import PLACES, World
 
 QUESTIONS = [
     {

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 from tests.conftest import running
+from tests.llm.eloq import PLACES, World
 from tests.scripted import Asked, Said, ScriptedLlm
-from tests.unit.eloq import PLACES, World
 
 DOCUMENTS = [place.document for place in PLACES]
 OPTIONS = {"facts_per_document": 6, "rounds": 2, "partitions": 3, "in_scope_questions": 2, "votes": 3, "seed": 7}

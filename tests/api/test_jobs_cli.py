@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.llm.eloq import PLACES, World
 from tests.scripted import Asked, Said, ScriptedLlm, until
-from tests.unit.eloq import PLACES, World
 
 OPTIONS = ["--facts-per-document", "6", "--rounds", "2", "--in-scope-questions", "2", "--seed", "7"]
 

@@ -23,10 +23,10 @@ import httpx
 import pytest
 
 from tests.conftest import Server
+from tests.llm.eloq import Place, World, first_turn, task
 from tests.scripted import Asked, Said, ScriptedLlm
 from tests.services.conftest import Postgres, fresh_database, postgres, redis
 from tests.services.redis_server import RedisServer
-from tests.unit.eloq import Place, World, first_turn, task
 
 __all__ = ["postgres", "redis"]
 

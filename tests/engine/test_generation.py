@@ -15,7 +15,7 @@ from scopegate.llm.client import Ask, Llm
 from tests.conftest import running
 from tests.engine import models
 from tests.engine.engine import Engine
-from tests.unit.eloq import PLACES
+from tests.llm.eloq import PLACES
 
 
 @pytest.fixture(scope="module")

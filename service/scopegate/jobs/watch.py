@@ -24,7 +24,7 @@ class Watch:
         self._store = store
         self._most = most
         self._watched: Counter[str] = Counter()
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, Seen | None] = {}
         self._looked = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
@@ -50,7 +50,7 @@ class Watch:
                     if seen.job.finished_at is not None:
                         return
                 await self._looked.wait()
-                seen = self._seen.get(job_id)
+                seen = self._seen.get(job_id, seen)  # a look that began before this listener came knows nothing of it
         finally:
             self._watched[job_id] -= 1
             self._watched += Counter()  # without those that nobody watches
@@ -62,9 +62,11 @@ class Watch:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                self._seen = await uncut(self._store.seen(list(self._watched)))
+                watched = list(self._watched)
+                found = await uncut(self._store.seen(watched))
             except ScopegateError as error:
                 log.warning("listeners are told nothing of their jobs", cause=str(error))
                 continue
+            self._seen = {job_id: found.get(job_id) for job_id in watched}
             self._looked.set()
             self._looked = asyncio.Event()

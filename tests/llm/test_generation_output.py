@@ -14,7 +14,7 @@ from scopegate.domain import Invalid
 from scopegate.generation import output
 from scopegate.generation.card import card
 from scopegate.generation.options import Options
-from tests.unit.eloq import PLACES
+from tests.llm.eloq import PLACES
 
 OPTIONS = Options(facts_per_document=6, rounds=2, in_scope_questions=2, seed=7)
 ROWS: list[dict[str, Any]] = [

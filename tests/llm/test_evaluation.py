@@ -6,7 +6,7 @@ import asyncio
 import csv
 import gzip
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -274,12 +274,6 @@ async def test_a_task_that_is_not_there_is_invalid(work: Work) -> None:
 
 
 # Choices by an LLM
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
 
 
 async def chosen(services: Services, server: ScriptedLlm, **options: Any) -> tuple[list[Any], dict[str, Any]]:

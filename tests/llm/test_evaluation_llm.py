@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,24 +37,6 @@ ROWS = [
     row("c", "Why did the baker stop selling rye bread?", BREAD, "food", False),
     row("d", "How long is the rye bread baked?", BREAD, "food", True),
 ]
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.begin_again()
-    return running
-
-
-@pytest.fixture
-async def llm(server: ScriptedLlm) -> AsyncIterator[Llm]:
-    async with llm_at(server) as llm:
-        yield llm
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from tests.llm.eloq import tagged
 from tests.scripted import Asked, Said, by_prompt
-from tests.unit.eloq import tagged
 
 # Question, answer, confidence, fact.
 KNOWN: list[tuple[str, str | None, Any, str | None]] = [

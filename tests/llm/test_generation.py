@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from scopegate.knowledge import Knowledge
 from scopegate.llm.asker import Asker
 from scopegate.llm.client import Llm, LlmAway
 from scopegate.settings import Settings
+from tests.llm.eloq import PLACES, Place, World, first_turn, listed, tagged, task
 from tests.scripted import Asked, Said, ScriptedLlm, llm_at
-from tests.unit.eloq import PLACES, Place, World, first_turn, listed, tagged, task
 
 SPEC = {
     "documents": [place.document for place in PLACES],
@@ -33,22 +32,10 @@ SPEC = {
 PLACE = PLACES[0]
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
 @pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.begin_again(World())
-    return running
-
-
-@pytest.fixture
-async def llm(server: ScriptedLlm) -> AsyncIterator[Llm]:
-    async with llm_at(server) as llm:
-        yield llm
+def server(server: ScriptedLlm) -> ScriptedLlm:
+    server.script = World()
+    return server
 
 
 @pytest.fixture

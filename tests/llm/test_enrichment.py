@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,9 +17,9 @@ from scopegate.jobs.work import Done
 from scopegate.knowledge import Knowledge
 from scopegate.llm.asker import Asker
 from scopegate.llm.client import Llm
-from tests.scripted import Asked, Said, ScriptedLlm, llm_at
-from tests.unit.ake import KNOWN, Agents
-from tests.unit.eloq import tagged
+from tests.llm.ake import KNOWN, Agents
+from tests.llm.eloq import tagged
+from tests.scripted import Asked, Said, ScriptedLlm
 
 SPEC = {"scope": "default", "seed_questions": ["How high is Mont Blanc?", "Who wrote Emma?"], "count": 4, "seed": 3}
 
@@ -28,22 +28,10 @@ def numbered(text: str, *tags: str) -> list[str]:
     return [found for tag in tags for found in tagged(tag, text)]
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
 @pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.begin_again(Agents())
-    return running
-
-
-@pytest.fixture
-async def llm(server: ScriptedLlm) -> AsyncIterator[Llm]:
-    async with llm_at(server) as llm:
-        yield llm
+def server(server: ScriptedLlm) -> ScriptedLlm:
+    server.script = Agents()
+    return server
 
 
 @pytest.fixture

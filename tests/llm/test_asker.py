@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,18 +12,6 @@ from scopegate.llm.replies import Unread, verdict
 from tests.scripted import Asked, Said, ScriptedLlm, in_turn, llm_at
 
 ASK = Ask((Turn(Speaker.USER, "Does the bell ring?"),), 64)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedLlm]:
-    with ScriptedLlm() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedLlm) -> ScriptedLlm:
-    running.begin_again()
-    return running
 
 
 def asker(llm: Llm, calls: int = 8, patience_s: float = 0.0) -> Asker:
