@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 from tests.e2e.test_job_crashes import PLACES, REQUEST
-from tests.scripted import Asked, Said, ScriptedLlm, until
 from tests.llm.eloq import World, first_turn, task
+from tests.scripted import Asked, Said, ScriptedLlm, until
 
 from benchmarks.report import table
 from benchmarks.server import serving
