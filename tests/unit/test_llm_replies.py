@@ -111,7 +111,7 @@ def test_garbage_is_no_json(garbage: str) -> None:
 
 
 def test_a_line_is_one_of_text() -> None:
-    assert line("a\nb\x00 ") == "a b"
+    assert line("a\nb\x00 ") == line("\x07 a \x1b b \x00") == "a b"
     assert [line(value) for value in (None, 3, "", "...", "x" * 1_001)] == [None] * 5
 
 
@@ -138,7 +138,8 @@ _DRESS = [
 @given(st.lists(st.one_of(st.sampled_from(_DRESS), st.text(max_size=12))).map("".join))
 def test_no_text_is_too_strange(text: str) -> None:
     for item in in_order(text):
-        assert item == line(item)
+        assert item == " ".join(item.split())
+        assert all(letter.isprintable() or letter in "\u200c\u200d" for letter in item)
     assert by_number(text, 3).keys() <= {1, 2, 3}
     assert objects(text, 3).keys() <= {1, 2, 3}
     try:

@@ -9,12 +9,11 @@ from typing import Any
 
 import orjson
 
-from scopegate.prompts import plain
+from scopegate.prompts import MARKUP, plain
 
 MAX_LINE = 1_000
 
 _THOUGHT_BEGINS, _THOUGHT_ENDS = "<think>", "</think>"
-_MARKUP = " \t*_`#>-"
 _QUOTES = "\"'“”‘’«»`"
 # 1. 1) (1) [1] 1: 1 - **1.** - 1. Claim 1: Question #1. But neither 12:30 nor 3.5 million.
 _NUMBERED = re.compile(
@@ -75,7 +74,7 @@ def entries(text: str) -> list[Entry]:
         else:
             open_item = False
             continue
-        open_item = not found[-1][1].rstrip(_MARKUP + _QUOTES).endswith(_ENDS)
+        open_item = not found[-1][1].rstrip(MARKUP + _QUOTES).endswith(_ENDS)
     cleaned = [Entry(number, _clean(text)) for number, text in found]
     return [entry for entry in cleaned if any(map(str.isalnum, entry.text)) and len(entry.text) <= MAX_LINE]
 
@@ -102,15 +101,15 @@ def by_number(text: str, upto: int) -> dict[int, str]:
 
 def last_line(text: str) -> str:
     """The last line that says something, without markup."""
-    lines = [line.strip(_MARKUP) for line in spoken(text).splitlines()]
+    lines = [line.strip(MARKUP) for line in spoken(text).splitlines()]
     return next((line for line in reversed(lines) if line), "")
 
 
 def verdict(text: str, label: str, choices: Sequence[str]) -> str:
     """Which of the choices the last line names: LABEL: CHOICE. Raises Unread where it is no such line."""
     said, _, value = last_line(text).partition(":")
-    value = value.strip(_MARKUP).rstrip(".").casefold()
-    if said.strip(_MARKUP).casefold() != label.casefold() or value not in choices:
+    value = value.strip(MARKUP).rstrip(".").casefold()
+    if said.strip(MARKUP).casefold() != label.casefold() or value not in choices:
         forms = " or ".join(f"{label}: {choice}" for choice in choices)
         raise Unread(f"its last line must be {forms}, with nothing after it")
     return value
@@ -168,9 +167,10 @@ def normal(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    joined = " ".join(plain(text).split())
+    spaced = " ".join(plain(text).split())
+    joined = " ".join("".join(letter for letter in spaced if letter.isprintable() or letter in _JOINERS).split())
     label = _LABEL.match(joined)
     stripped = (joined[label.end() :] if label else joined).strip("*_` \t")
     if len(stripped) > 1 and stripped[0] in _QUOTES and stripped[-1] in _QUOTES:
         stripped = stripped[1:-1].strip()
-    return "".join(letter for letter in stripped if letter.isprintable() or letter in _JOINERS)
+    return stripped
