@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from scopegate import logs
 from scopegate.cli import app
 from tests.scripted import ScriptedLlm, by_prompt
 
@@ -24,7 +25,10 @@ ROWS = [
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    # Loggers would keep the stderr of one run, which is closed after it.
+    monkeypatch.setattr(logs, "configure", lambda settings: None)
+
     def scopegate(*arguments: object) -> Result:
         environment = {"COLUMNS": "200", "SCOPEGATE_DATA_DIR": str(tmp_path / "data")}
         return CliRunner(env=environment).invoke(app, [*map(str, arguments)])

@@ -248,12 +248,18 @@ async def test_without_gates_everything_is_answered_by_the_nearest_candidate(wor
 
 
 async def test_of_several_right_answers_candidates_are_counted(work: Work, services: Services) -> None:
-    await services.knowledge.add("default", facts("The night ferry to Harwick leaves from the fourth pier, pier 4."))
+    await services.knowledge.add("default", facts("The night ferry to Harwick leaves from pier 4."))
+    asked = {
+        **TRUTHFUL,
+        "Correct Answers": "The night ferry to Harwick leaves from pier 4; The ferry to Harwick leaves from pier 4",
+        "Incorrect Answers": "Lava flows slowly from a volcano; Bread is baked in the morning",
+    }
     options = {"several": True, "llm": False}
-    (row,), summary = await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+    (row,), summary = await evaluated(work, {"task": "multiple_choice", "dataset": [asked], "options": options})
     assert row["of"] == 4
-    assert set(row["right"]) <= set(row["chosen"])
-    assert summary["runs"][0]["accuracy"] == row["hits"] / 4
+    assert sorted(row["right"]) == sorted(row["chosen"])
+    assert row["hits"] == 4
+    assert summary["runs"][0]["accuracy"] == 1
     assert summary["kind"] == "mc2"
 
 
