@@ -16,6 +16,12 @@ KEYS = "check:asker,write:writer,admin:chief"
 RANK = {None: 0, "wrong": 0, "asker": 1, "writer": 2, "chief": 3}
 CHAT = {"model": "scopegate/default", "messages": [{"role": "user", "content": "When?"}]}
 FACT = {"facts": [{"id": "f", "text": "The gate opens at six."}]}
+LABELLED = {"questions": [{"question": "When?", "answerable": True}, {"question": "Who?", "answerable": False}]}
+EVALUATION = {
+    "task": "retrieval",
+    "dataset": [{"question": "When?", "document": "The gate opens at six.", "in_scope": False}],
+    "options": {"retrievers": ["bm25"]},
+}
 
 # Every route, and the rank of the key it needs.
 ROUTES = [
@@ -38,9 +44,22 @@ ROUTES = [
     ("POST", "/scopes/default/documents", {"documents": [{"text": "It shuts at ten."}]}, 2),
     ("GET", "/scopes/default/export", None, 2),
     ("PUT", "/scopes/default", {"overridable": ["k"]}, 3),
+    ("POST", "/generate-dataset", {"documents": [{"text": "It shuts at ten."}]}, 2),
+    ("POST", "/scopes/default/enrich", {"seed_questions": ["When?"]}, 2),
+    ("POST", "/evaluate", EVALUATION, 2),
+    ("POST", "/scopes/default/calibrate", LABELLED, 2),
+    ("POST", "/scopes/default/calibrate", LABELLED | {"apply": True}, 3),
+    ("GET", "/jobs", None, 2),
+    ("GET", "/jobs/{job}", None, 2),
+    ("GET", "/jobs/{job}/events", None, 2),
+    ("GET", "/jobs/{job}/result", None, 2),
+    ("POST", "/jobs/{job}/accept", {"ids": ["a"]}, 2),
+    ("DELETE", "/jobs/{job}", None, 2),
     ("DELETE", "/scopes/default/facts/f", None, 2),
     ("DELETE", "/scopes/default", None, 3),
 ]
+# What a key may ask for, and this service has no LLM for, or the job is no proposal.
+NOT_HERE = {"/generate-dataset", "/scopes/default/enrich", "/jobs/{job}/accept"}
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +70,27 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def job(closed: TestClient) -> str:
+    """An ended job's id."""
+    headers = {"Authorization": "Bearer writer"}
+    made: str = closed.post("/evaluate", json=EVALUATION, headers=headers).json()["id"]
+    closed.get(f"/jobs/{made}/events", headers=headers)
+    return made
+
+
 @pytest.mark.parametrize("key", RANK)
 @pytest.mark.parametrize(("method", "path", "body", "needed"), ROUTES, ids=lambda value: str(value)[:30])
-def test_roles(closed: TestClient, method: str, path: str, body: object, needed: int, key: str | None) -> None:
+def test_roles(
+    closed: TestClient, job: str, method: str, path: str, body: object, needed: int, key: str | None
+) -> None:
     if path.endswith("/f"):
         closed.post("/scopes/default/facts", json=FACT, headers={"Authorization": "Bearer writer"})
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    answer = closed.request(method, path, json=body, headers=headers)
-    if RANK[key] >= needed:
+    answer = closed.request(method, path.format(job=job), json=body, headers=headers)
+    if RANK[key] >= needed and path in NOT_HERE:
+        assert answer.status_code == 409
+    elif RANK[key] >= needed:
         assert answer.is_success, answer.text
     elif RANK[key] == 0:
         assert answer.status_code == 401
