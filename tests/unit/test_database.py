@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -37,3 +38,12 @@ async def test_a_failed_statement_does_not_tell_its_parameters(tmp_path: Path) -
             await connection.execute(statement, {"text": "swordfish"})
     assert "swordfish" not in str(raised.value)
     await database.close()
+
+
+async def test_many_databases_are_opened_at_once(tmp_path: Path) -> None:
+    databases = [Database(f"sqlite+aiosqlite:///{tmp_path / str(n)}") for n in range(8)]
+    await asyncio.gather(*(database.open() for database in databases))
+    for database in databases:
+        async with database.read() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM facts"))).scalar_one() == 0
+        await database.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ STATEMENT_S = 300
 DATA_EXCEPTION = "22"
 # Any number that no other application on the same server uses for its advisory locks.
 MIGRATION_LOCK = 0x5C09E6A7E
+# Alembic's context and operations are globals of the process.
+_MIGRATING = threading.Lock()
+_AGAIN_S = 0.01
 
 
 class Database:
@@ -53,11 +57,17 @@ class Database:
             event.listen(self._engine.sync_engine, "begin", _begin_sqlite)
 
     async def open(self) -> None:
-        """Brings the schema to this version. Two processes may do so at once. Raises Unavailable or StorageFull."""
-        async with self.write() as connection:
-            if not self.is_sqlite:
-                await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            await connection.run_sync(_migrate)
+        """Brings the schema to this version. Several may do so at once, here and in other processes. Raises Unavailable or StorageFull."""
+        # A blocking wait would stop the very loop in which another database is being migrated.
+        while not _MIGRATING.acquire(blocking=False):
+            await asyncio.sleep(_AGAIN_S)
+        try:
+            async with self.write() as connection:
+                if not self.is_sqlite:
+                    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+                await connection.run_sync(_migrate)
+        finally:
+            _MIGRATING.release()
 
     async def close(self) -> None:
         """Closes every connection."""
