@@ -42,8 +42,8 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(level, logging.INFO), force=True)
-    # They write a line, with the LLM's URL, for every request.
-    for chatty in ("httpx2", "openai"):
+    # A line with the LLM's URL for every request; a dozen at each start.
+    for chatty in ("httpx2", "openai", "faiss", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
