@@ -122,7 +122,7 @@ def test_a_scope_is_calibrated_and_the_promise_printed(run: Run, tmp_path: Path)
     data = written(tmp_path / "labels.jsonl", rows)
     ended = run("calibrate", data, *options, "--apply", "-o", tmp_path / "out")
     assert ended.exit_code == 0, ended.output
-    assert "With confidence 80%, at most 20.0% of unanswerable questions" in ended.stdout
+    assert "With confidence 80%, at most 20% of unanswerable questions" in ended.stdout
     assert "It is the policy of scope 'default' now." in ended.stdout
     assert summary(tmp_path / "out")["applied"]
     for name in ("over_alpha", "precision_recall_alpha", "over_probe_threshold", "risk_coverage", "tried"):

@@ -210,7 +210,7 @@ async def test_a_calibration_gives_a_policy_its_promise_and_curves(services: Ser
     assert all(row["judged"] and row["ratio"] > 0 and 0 <= row["probability"] <= 1 for row in rows)
     assert (summary["answerable"], summary["unanswerable"], summary["groups"]) == (30, 30, 60)
     assert summary["guarantee"]["statement"] == (
-        "With confidence 80%, at most 20.0% of unanswerable questions like these are let through."
+        "With confidence 80%, at most 20% of unanswerable questions like these are let through."
     )
     assert summary["recommended"].keys() == {"alpha", "probe_threshold"}
     assert summary["at_recommended"]["wrong"] <= 0.2
@@ -220,6 +220,13 @@ async def test_a_calibration_gives_a_policy_its_promise_and_curves(services: Ser
     assert summary["risk_coverage"][-1] == {"coverage": 1.0, "risk": 0.5}
     assert not summary["applied"]
     assert services.knowledge.scope_of("default").policy == {}
+
+
+async def test_a_promise_is_told_as_it_is_and_not_rounded(services: Services) -> None:
+    _, summary = await evaluated(calibration(services), spec(questions(60), max_wrong=0.325, delta=0.001))
+    assert summary["guarantee"]["statement"].startswith("With confidence 99.9%, at most 32.5% of unanswerable")
+    _, summary = await evaluated(calibration(services), spec(questions(4), max_wrong=0.0004, delta=0.025))
+    assert "at most 0.04% are let through, at confidence 97.5%" in summary["why_not"]
 
 
 async def test_a_calibration_is_applied_on_request_and_keeps_the_rest_of_the_policy(services: Services) -> None:

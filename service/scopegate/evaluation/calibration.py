@@ -12,6 +12,7 @@ import numpy as np
 
 from scopegate.domain import Check, GateName, GateStatus, Invalid, JobKind, OnError, Passage, Policy
 from scopegate.evaluation.asking import chunks, judged
+from scopegate.evaluation.shares import percent
 from scopegate.evaluation.thresholds import ALPHAS, PROBES, Labelled, Setting, calibrate, passes
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.jobs.work import Done, Item
@@ -139,7 +140,7 @@ def _summary(spec: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], cur
     if found.recommended is not None:
         recommended = _given(found.recommended)
         guarantee = {
-            "statement": f"With confidence {1 - delta:.0%}, at most {most:.1%} of unanswerable questions like these "
+            "statement": f"With confidence {percent(1 - delta)}, at most {percent(most)} of unanswerable questions like these "
             "are let through.",
             "max_wrong": most,
             "delta": delta,

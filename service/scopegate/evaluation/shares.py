@@ -8,6 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
+def percent(share: float) -> str:
+    """As it was given: a promise is not rounded."""
+    return f"{100 * share:.10g}%"
+
+
 def share(hits: Sequence[bool]) -> float | None:
     """The share of hits; None of nothing."""
     return sum(hits) / len(hits) if hits else None

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scopegate.evaluation.bounds import fewest, p_values
+from scopegate.evaluation.shares import percent
 
 ALPHAS = np.round(np.arange(1, 81) * 0.05, 2)
 PROBES = np.round(np.arange(100, -1, -1) * 0.01, 2)
@@ -105,8 +106,8 @@ def calibrate(seen: Labelled, *, hard: bool, probe: bool, most: float, delta: fl
 
     if not len(proof) or p_values(np.zeros((len(proof), 1), int), sizes, most, delta)[0] > delta:
         return nothing(
-            f"{len(groups)} groups of unanswerable questions are too few to promise anything: that at most {most:.1%} "
-            f"are let through, at confidence {1 - delta:.0%}, takes {fewest(most, delta)} or more that do not depend "
+            f"{len(groups)} groups of unanswerable questions are too few to promise anything: that at most {percent(most)} "
+            f"are let through, at confidence {percent(1 - delta)}, takes {fewest(most, delta)} or more that do not depend "
             f"on each other{', and a quarter more to find the way to two thresholds' if search else ''}"
         )
     path = _path(seen, place < 0) if hard and probe else _line(hard)
@@ -121,8 +122,8 @@ def calibrate(seen: Labelled, *, hard: bool, probe: bool, most: float, delta: fl
     answered = [int((passes(seen, each.setting) & seen.answerable).sum()) if each.kept else 0 for each in tried]
     if not any(answered):
         return nothing(
-            f"no thresholds that answer anything are shown to let at most {most:.1%} of unanswerable questions "
-            f"through, at confidence {1 - delta:.0%}: the gates do not tell them apart, or the labels are too few",
+            f"no thresholds that answer anything are shown to let at most {percent(most)} of unanswerable questions "
+            f"through, at confidence {percent(1 - delta)}: the gates do not tell them apart, or the labels are too few",
             tried,
         )
     return Calibrated(tried[int(np.argmax(answered))].setting, None, tried, proven_on, bool(exact))
