@@ -105,8 +105,8 @@ class Runner:
         """Takes up jobs that nobody told of: after a start, a lost message, the end of another worker."""
         room = self._jobs - len(self._crews)
         if room > 0:
-            for job_id in await self._store.unfinished(list(self._works), list(self._serving), room):
-                if self._only in {None, job_id} and job_id not in self._serving:
+            for job_id in await self._store.unfinished(list(self._works), list(self._serving), room, self._only):
+                if job_id not in self._serving:
                     self._take_up(job_id)
 
     async def _beat(self) -> None:

@@ -197,8 +197,10 @@ class JobStore:
 
     # For workers
 
-    async def unfinished(self, kinds: Collection[JobKind], besides: Collection[str], most: int) -> list[str]:
-        """Ids of jobs of these kinds in which there is something to take, the oldest first."""
+    async def unfinished(
+        self, kinds: Collection[JobKind], besides: Collection[str], most: int, only: str | None = None
+    ) -> list[str]:
+        """Ids of jobs of these kinds in which there is something to take, the oldest first. only: at most this one."""
         now = datetime.now(UTC)
         whole = and_(or_(_jobs.total.is_(None), _jobs.done == _jobs.total), _free(_jobs, now))
         waiting = exists().where(_items.job == _jobs.key, _items.state == "waiting")
@@ -206,6 +208,8 @@ class JobStore:
         query = select(_jobs.id).where(
             _jobs.status.in_(_OPEN), _jobs.kind.in_(kinds), _jobs.id.not_in(besides), or_(whole, waiting, dropped)
         )
+        if only is not None:
+            query = query.where(_jobs.id == only)
         async with self._database.read() as connection:
             return list((await connection.execute(query.order_by(_jobs.key).limit(most))).scalars())
 
