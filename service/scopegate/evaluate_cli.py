@@ -236,6 +236,10 @@ def calibrate(
     scope: Annotated[str, typer.Option(help="Whose policy is calibrated, and whose knowledge is asked.")] = "default",
     max_wrong: Annotated[float, typer.Option(help="The most unanswerable questions to let through, a share.")] = 0.05,
     delta: Annotated[float, typer.Option(help="How likely the promise may be wrong.")] = 0.1,
+    largest_group: Annotated[
+        int | None,
+        typer.Option(min=1, help="Unanswerable questions to come that depend on each other. [default: as here]"),
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Make it the scope's policy.")] = False,
     seed: Seed = 0,
     data_dir: DataDir = None,
@@ -255,6 +259,7 @@ def calibrate(
             "questions": questions,
             "max_wrong": max_wrong,
             "delta": delta,
+            "largest_group": largest_group,
             "apply": apply,
             "seed": seed,
         }

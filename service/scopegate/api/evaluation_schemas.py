@@ -48,11 +48,13 @@ class CalibrationQuestion(Closed):
 
 class CalibrateRequest(Closed):
     """What to learn thresholds from. max_wrong: the most unanswerable questions to let through, a share. delta: how
-    likely that promise may be wrong. apply: whether the thresholds become the scope's; that needs an admin's key."""
+    likely that promise may be wrong. largest_group: how many unanswerable questions to come may depend on each other,
+    if more than here. apply: whether the thresholds become the scope's; that needs an admin's key."""
 
     questions: Annotated[tuple[CalibrationQuestion, ...], Field(min_length=1, max_length=MAX_ROWS)]
     max_wrong: _Share = 0.05
     delta: _Share = 0.1
+    largest_group: Annotated[Integer, Field(ge=1, le=MAX_ROWS)] | None = None
     apply: StrictBool = False
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from scopegate.domain import Check, GateName, GateStatus, Invalid, JobKind, OnError, Passage, Policy
 from scopegate.evaluation.asking import chunks, judged
+from scopegate.evaluation.bounds import covered
 from scopegate.evaluation.shares import percent
 from scopegate.evaluation.thresholds import ALPHAS, PROBES, Labelled, Setting, calibrate, passes
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -22,15 +23,17 @@ _CHUNK = 8
 _GATES = (GateName.HARD, GateName.PROBE)
 _ASSUMES = (
     "The questions here are a fair draw of those to come, in groups that do not depend on each other; a group is what "
-    "shares a `group`, else the same passages, else the same words. No group to come has a third more unanswerable "
-    "questions than the largest here. The scope's knowledge, embedder and probe stay as they are."
+    "shares a `group`, else the same passages, else the same words. The scope's knowledge, embedder and probe stay as "
+    "they are."
 )
 
 
 class Calibration:
     """Work on {"scope", "questions": [{"question", "answerable", "passages"?, "group"?}], "max_wrong", "delta",
-    "apply", "seed"?}. Only the hard gate and the probe are asked, as far as the scope's policy asks them; a soft gate
-    behind them can only refuse more."""
+    "largest_group"?, "apply", "seed"?}.
+
+    Only the hard gate and the probe are asked, as far as the scope's policy asks them; a soft gate behind them can only
+    refuse more."""
 
     kind = JobKind.CALIBRATE
 
@@ -135,17 +138,24 @@ def _summary(spec: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], cur
     most, delta = spec["max_wrong"], spec["delta"]
     seen, unjudged = _labelled(spec["questions"], rows)
     hard, probe = current.alpha is not None, current.probe_threshold is not None
-    found = calibrate(seen, hard=hard, probe=probe, most=most, delta=delta, seed=spec.get("seed", 0))
+    found = calibrate(
+        seen,
+        hard=hard,
+        probe=probe,
+        most=most,
+        delta=delta,
+        seed=spec.get("seed", 0),
+        largest=spec.get("largest_group") or 1,
+    )
     recommended, guarantee = None, None
     if found.recommended is not None:
         recommended = _given(found.recommended)
         guarantee = {
-            "statement": f"With confidence {percent(1 - delta)}, at most {percent(most)} of unanswerable questions like these "
-            "are let through.",
+            "statement": _statement(most, delta, covered(found.largest)),
             "max_wrong": most,
             "delta": delta,
             "method": "Learn then Test (Angelopoulos et al., 2021), "
-            + ("binomial tails" if found.exact else "bets on groups (Waudby-Smith and Ramdas, 2024)"),
+            + ("binomial tails" if found.largest == 1 else "bets on groups (Waudby-Smith and Ramdas, 2024)"),
             "assumes": _ASSUMES,
         }
     return {
@@ -168,6 +178,14 @@ def _summary(spec: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], cur
         "over_probe_threshold": [_shares(seen, Setting(None, float(each))) for each in PROBES] if probe else [],
         "risk_coverage": _risk_coverage(seen, current),
     }
+
+
+def _statement(most: float, delta: float, most_alike: int) -> str:
+    condition = "no two" if most_alike == 1 else f"no more than {most_alike}"
+    return (
+        f"With confidence {percent(1 - delta)}, at most {percent(most)} of unanswerable questions like these are let "
+        f"through, as long as {condition} of them depend on each other."
+    )
 
 
 def _labelled(questions: Sequence[Mapping[str, Any]], rows: Mapping[int, Mapping[str, Any]]) -> tuple[Labelled, int]:

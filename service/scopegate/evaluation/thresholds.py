@@ -9,8 +9,10 @@ thresholds at once the order is found on questions of their own (Pareto testing,
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ ALPHAS = np.round(np.arange(1, 81) * 0.05, 2)
 PROBES = np.round(np.arange(100, -1, -1) * 0.01, 2)
 # Of the groups with unanswerable questions, for finding the order; the rest proves.
 _SEARCH = 0.2
+_BLOCK = 16
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -62,15 +65,15 @@ class Tried:
 class Calibrated:
     """What can be said of thresholds. recommended: None where nothing can be promised, and why says why then.
 
-    tried: in order. proven_on: how many groups, and unanswerable questions in them, the tests saw. exact: whether no
-    two of those questions depend on each other, so that the tests are the binomial's.
+    tried: in order. proven_on: how many groups, and unanswerable questions in them, the tests saw. largest: how many
+    questions a group was taken to hold; where it is 1, the tests are the binomial's.
     """
 
     recommended: Setting | None
     why: str | None
     tried: tuple[Tried, ...]
     proven_on: tuple[int, int]
-    exact: bool
+    largest: int
 
 
 def passes(seen: Labelled, setting: Setting) -> Bools:
@@ -83,50 +86,82 @@ def passes(seen: Labelled, setting: Setting) -> Bools:
     return passed
 
 
-def calibrate(seen: Labelled, *, hard: bool, probe: bool, most: float, delta: float, seed: int = 0) -> Calibrated:
+def calibrate(
+    seen: Labelled, *, hard: bool, probe: bool, most: float, delta: float, seed: int = 0, largest: int = 1
+) -> Calibrated:
     """The thresholds that refuse the fewest answerable questions among those that are shown to let at most the share
     `most` of the unanswerable ones through, at confidence 1 - delta.
 
     hard, probe: the gates that are asked, one of them at least. most, delta: between 0 and 1, exclusive. seed: of the
-    order of the groups.
+    order of the groups. largest: how many unanswerable questions a group to come may hold; more, where one has more.
     """
     asked = ~seen.answerable
-    groups = _shuffled({name for name, wanted in zip(seen.group, asked, strict=True) if wanted}, seed)
-    search = groups[: round(len(groups) * _SEARCH)] if hard and probe else []
-    proof = groups[len(search) :]
+    sizes_by_name = Counter(compress(seen.group, asked))
+    largest = max(largest, *sizes_by_name.values(), 1)
+    proof = divided(sizes_by_name, seed)[1] if hard and probe else _shuffled(sizes_by_name, seed)
     number = {name: at for at, name in enumerate(proof)}
     place = np.array([number.get(name, -1) for name in seen.group], int)
     mine = asked & (place >= 0)
-    sizes = np.bincount(place[mine], minlength=len(proof))
-    exact = not len(sizes) or sizes.max() == 1
-    proven_on = (len(proof), int(mine.sum()))
+    sizes = np.array([sizes_by_name[name] for name in proof], int)
 
-    def nothing(why: str, tried: tuple[Tried, ...] = ()) -> Calibrated:
-        return Calibrated(None, why, tried, proven_on, bool(exact))
+    def calibrated(recommended: Setting | None, why: str | None, tried: tuple[Tried, ...] = ()) -> Calibrated:
+        return Calibrated(recommended, why, tried, (len(proof), int(mine.sum())), largest)
 
-    if not len(proof) or p_values(np.zeros((len(proof), 1), int), sizes, most, delta)[0] > delta:
-        return nothing(
-            f"{len(groups)} groups of unanswerable questions are too few to promise anything: that at most {percent(most)} "
-            f"are let through, at confidence {percent(1 - delta)}, takes {fewest(most, delta)} or more that do not depend "
-            f"on each other{', and a quarter more to find the way to two thresholds' if search else ''}"
-        )
+    promise = f"at most {percent(most)} are let through, at confidence {percent(1 - delta)}"
+    if not len(proof) or p_values(np.zeros((len(proof), 1), int), sizes, most, delta, largest)[0] > delta:
+        needed = fewest(sizes if len(sizes) else np.ones(1, int), most, delta, largest)
+        if hard and probe:
+            needed = next(all_ for all_ in count(needed) if all_ - round(all_ * _SEARCH) >= needed)
+        return calibrated(None, _too_few(len(sizes_by_name), needed, largest, promise))
     path = _path(seen, place < 0) if hard and probe else _line(hard)
-    let_through = np.stack(
-        [np.bincount(place[mine & passes(seen, setting)], minlength=len(proof)) for setting in path], axis=1
+    # Some at a time: of all at once, many labels would fill the memory.
+    found = np.concatenate(
+        [
+            p_values(
+                np.stack(
+                    [np.bincount(place[mine & passes(seen, setting)], minlength=len(proof)) for setting in some], axis=1
+                ),
+                sizes,
+                most,
+                delta,
+                largest,
+            )
+            for some in (path[start : start + _BLOCK] for start in range(0, len(path), _BLOCK))
+        ]
     )
-    found = p_values(let_through, sizes, most, delta)
     rejected = int(np.argmax(found > delta)) if (found > delta).any() else len(path)
     tried = tuple(
         Tried(setting, float(p), at < rejected) for at, (setting, p) in enumerate(zip(path, found, strict=True))
     )
     answered = [int((passes(seen, each.setting) & seen.answerable).sum()) if each.kept else 0 for each in tried]
     if not any(answered):
-        return nothing(
-            f"no thresholds that answer anything are shown to let at most {percent(most)} of unanswerable questions "
-            f"through, at confidence {percent(1 - delta)}: the gates do not tell them apart, or the labels are too few",
+        return calibrated(
+            None,
+            f"no thresholds that answer anything show that {promise}: "
+            "the gates do not tell them apart, or the labels are too few",
             tried,
         )
-    return Calibrated(tried[int(np.argmax(answered))].setting, None, tried, proven_on, bool(exact))
+    return calibrated(tried[int(np.argmax(answered))].setting, None, tried)
+
+
+def divided(groups: Iterable[str], seed: int) -> tuple[list[str], list[str]]:
+    """The groups on which two thresholds' order is found, and those that prove."""
+    order = _shuffled(groups, seed)
+    search = round(len(order) * _SEARCH)
+    return order[:search], order[search:]
+
+
+def _too_few(groups: int, needed: int, largest: int, promise: str) -> str:
+    said = (
+        f"{groups} groups of unanswerable questions are too few to promise anything: "
+        f"to show that {promise}, it takes {needed} or more like these, with none let through"
+    )
+    if largest == 1:
+        return said
+    return (
+        f"{said}, where up to {largest} questions depend on each other; fewer do for smaller groups, "
+        "so leave out questions that repeat others"
+    )
 
 
 def _shuffled(groups: Iterable[str], seed: int) -> list[str]:
