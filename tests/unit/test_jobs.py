@@ -227,6 +227,24 @@ async def test_what_a_dead_worker_held_is_taken_up_and_its_late_result_dropped(s
     await database.close()
 
 
+async def test_workers_tell_of_the_same_jobs_in_any_order(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        ids = [await submit(jobs, texts=["a"]) for _ in range(8)]
+    databases = [Database(settings.sql_url) for _ in range(2)]
+    one, other = (JobStore(database, 30) for database in databases)
+    for job_id in ids:
+        await one.take(job_id, "worker")
+        await one.begin(job_id, "worker", await work.items({"texts": ["a"]}))
+    for beat in range(10):
+        await asyncio.gather(
+            one.note({job_id: f"one {beat}" for job_id in ids}),
+            other.note({job_id: f"other {beat}" for job_id in reversed(ids)}),
+        )
+    assert {(await one.job(job_id)).progress.stage for job_id in ids} <= {"one 9", "other 9"}
+    for database in databases:
+        await database.close()
+
+
 async def test_an_item_that_ends_its_workers_is_given_up(settings: Settings, work: Echo) -> None:
     async with jobs_on(settings, work, job_items=0) as jobs:
         job_id = await submit(jobs, texts=["a", "b"])

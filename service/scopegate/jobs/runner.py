@@ -33,15 +33,21 @@ _AGAIN_S = 1.0
 _MOST_FAILURES = 100
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Crew:
-    """Those at work here on one job. stages: what each is at, the oldest first."""
+    """Those at work here on one job. stages: what each is at, the oldest first. told: what was last told of them."""
 
     id: str
     work: Work
     spec: Mapping[str, Any]
     hands: set[asyncio.Task[None]] = field(default_factory=set)
     stages: dict[int, str] = field(default_factory=dict)
+    told: str | None = None
+
+    def news(self) -> str | None:
+        """What the oldest is at, where that was not told yet."""
+        now = next(iter(self.stages.values()), None)
+        return None if now == self.told else now
 
 
 class Runner:
@@ -118,9 +124,10 @@ class Runner:
         if monotonic() >= self._renewed_at + self._lease_s / 3:
             self._renewed_at = monotonic()
             await self._store.renew(self._worker, list(self._crews))
-        stages = {crew.id: next(iter(crew.stages.values())) for crew in self._crews.values() if crew.stages}
-        if stages:
-            await self._store.note(stages)
+        news = {crew: stage for crew in self._crews.values() if (stage := crew.news()) is not None}
+        await self._store.note({crew.id: stage for crew, stage in news.items()})
+        for crew, stage in news.items():
+            crew.told = stage
 
     async def _forget(self) -> None:
         if self._keep is not None:

@@ -310,8 +310,9 @@ class JobStore:
 
     async def note(self, stages: Mapping[str, str]) -> None:
         """Records what jobs are at, by id."""
-        async with self._writing() as connection:
-            for job_id, stage in stages.items():
+        for job_id, stage in stages.items():
+            # Two workers that each held several jobs would wait for each other.
+            async with self._writing() as connection:
                 job = await _locked(connection, job_id)
                 if job is not None and job.total is not None and job.done < job.total and job.stage != stage:
                     await _change(connection, job, stage=stage)
