@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import binom
 
 from scopegate.domain import GateName, Invalid, UnknownScope
+from scopegate.evaluation import thresholds
 from scopegate.evaluation.bounds import fewest, p_values
 from scopegate.evaluation.calibration import Calibration, group
 from scopegate.evaluation.thresholds import PROBES, Labelled, Setting, calibrate, divided, passes
@@ -150,6 +152,40 @@ def test_a_threshold_that_ignored_the_groups_would_break_its_promise() -> None:
         if found.recommended is not None:
             broken += passes(whole, found.recommended)[~whole.answerable].mean() > 0.15
     assert broken / DRAWS > 0.1 + 3 * math.sqrt(0.1 * 0.9 / DRAWS)
+
+
+def test_after_the_first_setting_that_fails_none_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one whose own p-value is small: that it is there to be found is chance, more often than delta."""
+
+    def p_values_of(let_through: NDArray[np.int64], *_: object) -> NDArray[np.float64]:
+        found = np.full(let_through.shape[1], 0.01)
+        found[1::3] = 0.5
+        return found
+
+    monkeypatch.setattr(thresholds, "p_values", p_values_of)
+    found = calibrate(pool(4, 200, 1, 0.0), hard=False, probe=True, most=0.1, delta=0.1)
+    assert [each.kept for each in found.tried] == [True, *[False] * (len(PROBES) - 1)]
+    assert [each.p_value for each in found.tried[:4]] == [0.01, 0.5, 0.01, 0.01]
+
+
+def test_what_proves_has_no_say_in_the_order() -> None:
+    """The groups that prove may fare as they will: the two thresholds' settings are tried in the same order."""
+    whole = pool(4, 300, 3, 0.5)
+    _, proof = divided({name for name, known in zip(whole.group, whole.answerable, strict=True) if not known}, 7)
+    proves = np.isin(whole.group, proof)
+    rng = np.random.default_rng(0)
+    other = Labelled(
+        np.where(proves, rng.random(len(proves)), whole.ratio),
+        np.where(proves, rng.random(len(proves)), whole.probability),
+        whole.answerable,
+        whole.group,
+    )
+    orders = [
+        [each.setting for each in calibrate(seen, hard=True, probe=True, most=0.9, delta=0.1, seed=7).tried]
+        for seen in (whole, other)
+    ]
+    assert len(orders[0]) > 10
+    assert orders[0] == orders[1]
 
 
 def test_too_few_labels_promise_nothing() -> None:
