@@ -17,6 +17,8 @@ from scopegate.inference.embedder import SLICE, Embedder
 from scopegate.inference.encoder import MAX_TOKENS, Encoder, load_encoder
 from scopegate.settings import Settings, models_dir
 
+Vectors = Batcher[Sequence[int], NDArray[np.float32]]
+
 
 class SlowEncoder:
     """Says what batches it was given, and waits to be let on."""
@@ -39,8 +41,8 @@ class SlowEncoder:
         return np.asarray([[text[0]] for text in tokens], np.float32)
 
 
-def batcher(encoder: SlowEncoder, *, tokens: int = 100, limit: int = 10, wait_ms: float = 0) -> Batcher:
-    return Batcher(encoder, threads=1, batch_tokens=tokens, wait_ms=wait_ms, limit=limit)
+def batcher(encoder: SlowEncoder, *, tokens: int = 100, limit: int = 10, wait_ms: float = 0) -> Vectors:
+    return Batcher(encoder.encode, "embedder", threads=1, batch_tokens=tokens, wait_ms=wait_ms, limit=limit)
 
 
 async def started(encoder: SlowEncoder, batches: int) -> None:
@@ -73,12 +75,12 @@ class TestBatcher:
     async def test_texts_that_wait_together_run_together_within_the_token_bound(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder, tokens=8)
-        calls = [asyncio.create_task(queue.encode([[n] * n], bulk=False)) for n in (1, 2, 2, 4, 4)]
+        calls = [asyncio.create_task(queue.outputs([[n] * n], bulk=False)) for n in (1, 2, 2, 4, 4)]
         await started(encoder, 1)
         for _ in range(5):
             encoder.go.release()
         vectors = await asyncio.gather(*calls)
-        assert [float(vector[0, 0]) for vector in vectors] == [1, 2, 2, 4, 4]
+        assert [float(vector[0]) for (vector,) in vectors] == [1, 2, 2, 4, 4]
         assert all(len(batch) * max(batch) <= 8 for batch in encoder.batches)
         assert len(encoder.batches) < 5
         await queue.stop()
@@ -86,11 +88,11 @@ class TestBatcher:
     async def test_requests_go_before_bulk(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder, tokens=4)
-        first = asyncio.create_task(queue.encode([[1]], bulk=False))
+        first = asyncio.create_task(queue.outputs([[1]], bulk=False))
         await started(encoder, 1)
-        bulk = asyncio.create_task(queue.encode([[4] * 4] * 2, bulk=True))
+        bulk = asyncio.create_task(queue.outputs([[4] * 4] * 2, bulk=True))
         await asyncio.sleep(0)
-        late = asyncio.create_task(queue.encode([[3] * 3], bulk=False))
+        late = asyncio.create_task(queue.outputs([[3] * 3], bulk=False))
         await asyncio.sleep(0)
         for _ in range(4):
             encoder.go.release()
@@ -101,11 +103,11 @@ class TestBatcher:
     async def test_a_batch_of_requests_takes_no_bulk(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder)
-        first = asyncio.create_task(queue.encode([[1]], bulk=False))
+        first = asyncio.create_task(queue.outputs([[1]], bulk=False))
         await started(encoder, 1)
-        bulk = asyncio.create_task(queue.encode([[4] * 4] * 2, bulk=True))
+        bulk = asyncio.create_task(queue.outputs([[4] * 4] * 2, bulk=True))
         await asyncio.sleep(0)
-        late = asyncio.create_task(queue.encode([[3] * 3], bulk=False))
+        late = asyncio.create_task(queue.outputs([[3] * 3], bulk=False))
         await asyncio.sleep(0)
         for _ in range(3):
             encoder.go.release()
@@ -116,9 +118,9 @@ class TestBatcher:
     async def test_a_stop_leaves_nobody_waiting(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder)
-        calls = [asyncio.create_task(queue.encode([[1]], bulk=False))]
+        calls = [asyncio.create_task(queue.outputs([[1]], bulk=False))]
         await started(encoder, 1)
-        calls += [asyncio.create_task(queue.encode([[2]], bulk=bulk)) for bulk in (False, True)]
+        calls += [asyncio.create_task(queue.outputs([[2]], bulk=bulk)) for bulk in (False, True)]
         await asyncio.sleep(0)
         encoder.go.release()
         await queue.stop()
@@ -126,36 +128,36 @@ class TestBatcher:
             ends = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(end) for end in ends] == [Unavailable] * 3
         with pytest.raises(Unavailable):
-            await queue.encode([[3]], bulk=False)
+            await queue.outputs([[3]], bulk=False)
 
     async def test_a_full_queue_refuses_at_once_and_then_recovers(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder, limit=2)
-        running = asyncio.create_task(queue.encode([[1]], bulk=False))
+        running = asyncio.create_task(queue.outputs([[1]], bulk=False))
         await started(encoder, 1)
-        waiting = asyncio.create_task(queue.encode([[1], [1]], bulk=False))
+        waiting = asyncio.create_task(queue.outputs([[1], [1]], bulk=False))
         await asyncio.sleep(0)
         assert queue.waiting == 2
         with pytest.raises(Overloaded):
-            await queue.encode([[1]], bulk=False)
+            await queue.outputs([[1]], bulk=False)
         for _ in range(3):
             encoder.go.release()
         await asyncio.gather(running, waiting)
-        assert (await queue.encode([[2, 2]], bulk=False))[0, 0] == 2
+        assert (await queue.outputs([[2, 2]], bulk=False))[0][0] == 2
         await queue.stop()
 
     async def test_what_nobody_waits_for_any_more_is_not_run(self) -> None:
         encoder = SlowEncoder()
         queue = batcher(encoder)
-        running = asyncio.create_task(queue.encode([[1]], bulk=False))
+        running = asyncio.create_task(queue.outputs([[1]], bulk=False))
         await started(encoder, 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await queue.encode([[2, 2]], bulk=False)
+                await queue.outputs([[2, 2]], bulk=False)
         for _ in range(2):
             encoder.go.release()
         await running
-        await queue.encode([[3, 3, 3]], bulk=False)
+        await queue.outputs([[3, 3, 3]], bulk=False)
         assert encoder.batches == [[1], [3]]
         await queue.stop()
 
@@ -164,9 +166,9 @@ class TestBatcher:
         queue = batcher(encoder)
         encoder.go.release()
         with pytest.raises(RuntimeError, match="broken"):
-            await queue.encode([[13]], bulk=False)
+            await queue.outputs([[13]], bulk=False)
         encoder.go.release()
-        assert (await queue.encode([[1]], bulk=False))[0, 0] == 1
+        assert (await queue.outputs([[1]], bulk=False))[0][0] == 1
         await queue.stop()
 
     async def test_texts_in_company_wait_for_others_and_a_lone_one_does_not(self) -> None:
@@ -174,11 +176,11 @@ class TestBatcher:
         queue = batcher(encoder, wait_ms=200)
         for _ in range(4):
             encoder.go.release()
-        await asyncio.wait_for(queue.encode([[1]], bulk=False), 0.15)
-        await asyncio.wait_for(queue.encode([[1], [2, 2]], bulk=False), 0.15)
-        first = asyncio.create_task(queue.encode([[3] * 3], bulk=False))
+        await asyncio.wait_for(queue.outputs([[1]], bulk=False), 0.15)
+        await asyncio.wait_for(queue.outputs([[1], [2, 2]], bulk=False), 0.15)
+        first = asyncio.create_task(queue.outputs([[3] * 3], bulk=False))
         await asyncio.sleep(0.01)
-        await asyncio.gather(first, queue.encode([[4] * 4], bulk=False))
+        await asyncio.gather(first, queue.outputs([[4] * 4], bulk=False))
         assert encoder.batches == [[1], [1, 2], [3, 4]]
         await queue.stop()
 

@@ -23,8 +23,9 @@ class Embedder:
 
     def __init__(self, encoder: Encoder, settings: Settings) -> None:
         self._encoder = encoder
-        self._batcher = Batcher(
-            encoder,
+        self._batcher: Batcher[Sequence[int], NDArray[np.float32]] = Batcher(
+            encoder.encode,
+            "embedder",
             threads=settings.embed_threads,
             batch_tokens=settings.embed_batch_tokens,
             wait_ms=settings.embed_batch_wait_ms,
@@ -61,7 +62,7 @@ class Embedder:
                 tokens = self._encoder.tokens(part)
             else:
                 tokens = await asyncio.to_thread(self._encoder.tokens, part)
-            for text, vector in zip(part, await self._batcher.encode(tokens, bulk=bulk), strict=True):
+            for text, vector in zip(part, await self._batcher.outputs(tokens, bulk=bulk), strict=True):
                 vectors[missing[text]] = vector
                 if not bulk:
                     self._recent[text] = vector.copy()  # a row alone would keep its whole batch in memory
