@@ -27,7 +27,7 @@ async def test_reads_the_probability_off_one_token(logit: float, probability: fl
     file = slot_probe(ANSWERABLE)
     with ScriptedLlm(probe=file, logit=lambda _: logit) as server:
         async with llm_at(server) as llm:
-            assert await SlotProbe(file, llm).judge(ASKED) == pytest.approx(probability, abs=1e-4)
+            assert (await SlotProbe(file, llm).judge(ASKED)).score == pytest.approx(probability, abs=1e-4)
     (request,) = server.asked
     assert request.body["max_tokens"] == 1
     assert request.body["logprob_token_ids"] == [997, 998, 999]
@@ -41,10 +41,10 @@ async def test_judges_what_the_prompt_shows() -> None:
     with ScriptedLlm(probe=file, logit=lambda prompt: 3.0 if FERRY in prompt else -3.0) as server:
         async with llm_at(server) as llm:
             probe = SlotProbe(file, llm)
-            assert await probe.judge(ASKED) > 0.9
-            assert await probe.judge(case(ASKED.question, "Basalt is a volcanic rock.")) < 0.1
+            assert (await probe.judge(ASKED)).score > 0.9
+            assert (await probe.judge(case(ASKED.question, "Basalt is a volcanic rock."))).score < 0.1
             assert len(server.asked) == 2
-            assert await probe.judge(case(ASKED.question)) == 0.0
+            assert (await probe.judge(case(ASKED.question))).score == 0.0
             assert len(server.asked) == 2
 
 

@@ -118,7 +118,7 @@ async def test_the_service_judges_as_evaluate_does(run: Run, pair: Path, data: P
     right = 0
     for example in examples:
         case = await retriever.from_passages(example.question, [Passage("1", example.passage)], probe.depth)
-        right += (await probe.judge(case) >= probe.threshold) is example.answerable
+        right += ((await probe.judge(case)).score >= probe.threshold) is example.answerable
     await embedder.stop()
     ended = await asyncio.to_thread(run, "evaluate", pair, data, "--json")
     assert json.loads(ended.stdout)["notes"]["accuracy"] == right / len(examples)

@@ -57,13 +57,13 @@ async def test_judges_the_question_and_the_best_evidence_joined(tmp_path: Path, 
     u, v = (await embedder.embed([QUESTION, best])).astype(float)
     hidden = tensors["hidden"] @ ((np.concatenate([u, v, abs(u - v)]) - tensors["mean"]) / tensors["scale"])
     logit = (tensors["output"] @ np.maximum(hidden + tensors["hidden_bias"], 0) + 0.25) / 2.0
-    assert await probe.judge(case) == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-5)
+    assert (await probe.judge(case)).score == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-5)
 
 
 async def test_where_nothing_is_known_nothing_is_in_scope(tmp_path: Path, embedder: Embedder) -> None:
     write(tmp_path / "pair.safetensors", embedder)
     case = await Retriever(embedder, Settings()).from_passages(QUESTION, [], 4)
-    assert await SentencePairProbe.load(tmp_path / "pair.safetensors", embedder).judge(case) == 0.0
+    assert (await SentencePairProbe.load(tmp_path / "pair.safetensors", embedder).judge(case)).score == 0.0
 
 
 def test_a_probe_of_another_embedder_is_refused(tmp_path: Path, embedder: Embedder) -> None:
@@ -84,7 +84,7 @@ async def test_the_shipped_probe_fits_the_shipped_embedder(embedder: Embedder) -
     probe = SentencePairProbe.load(models_dir() / "sentence-pair-probe" / "probe.safetensors", embedder)
     retriever = Retriever(embedder, Settings())
     scores = [
-        await probe.judge(await retriever.from_passages(question, [Passage("1", PASSAGE)], probe.depth))
+        (await probe.judge(await retriever.from_passages(question, [Passage("1", PASSAGE)], probe.depth))).score
         for question in (QUESTION, "What does a litre of milk cost in Sweden?")
     ]
     assert scores[0] > scores[1] + 0.2

@@ -42,6 +42,14 @@ class Gate(Protocol):
         """Raises GateBroken or LlmFailed where it cannot judge, Overloaded where it has no room to."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a probe saw. score: P(in scope | question, evidence), 0 to 1. detail: what it tells beyond that."""
+
+    score: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Probe(Protocol):
     """A classifier that gives P(in scope | question, evidence): on features, on embeddings, on an LLM's hidden state.
 
@@ -60,8 +68,8 @@ class Probe(Protocol):
     def depth(self) -> int:
         """How many pieces of evidence it wants to see, at least."""
 
-    async def judge(self, case: Case) -> float:
-        """P(in scope | question, evidence), 0 to 1. Raises what a gate raises."""
+    async def judge(self, case: Case) -> Seen:
+        """The score is 0 where there is no evidence. Raises what a gate raises."""
 
 
 class ProbeGate:
@@ -79,5 +87,6 @@ class ProbeGate:
 
     async def judge(self, case: Case, policy: Policy) -> Judgement:
         """See Gate."""
-        score = await self.probe.judge(case)
-        return Judgement(score, score >= policy.probe_threshold, {"probe": self.probe.name})
+        seen = await self.probe.judge(case)
+        passed = seen.score >= policy.probe_threshold
+        return Judgement(seen.score, passed, {"probe": self.probe.name, **seen.detail})

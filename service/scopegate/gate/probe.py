@@ -12,6 +12,7 @@ import numpy as np
 
 from scopegate.domain import Evidence, Invalid
 from scopegate.gate.features import NAMES, features
+from scopegate.gate.gate import Seen
 from scopegate.gate.retrieval import Case
 
 
@@ -44,9 +45,9 @@ class FeatureProbe:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Invalid(f"{path.name} is not a feature probe: {error}") from error
 
-    async def judge(self, case: Case) -> float:
+    async def judge(self, case: Case) -> Seen:
         """See Probe."""
-        return self.score(case.question, case.evidence, case.rarity)
+        return Seen(self.score(case.question, case.evidence, case.rarity))
 
     def score(self, question: str, evidence: Sequence[Evidence], rarity: Callable[[str], float]) -> float:
         """P(in scope | question, evidence), 0 to 1; 0 where there is no evidence.
@@ -55,7 +56,10 @@ class FeatureProbe:
         """
         if not evidence:
             return 0.0
+        return 1.0 / (1.0 + math.exp(-self.logit(question, evidence, rarity)))
+
+    def logit(self, question: str, evidence: Sequence[Evidence], rarity: Callable[[str], float]) -> float:
+        """Its log odds, -50 to 50. There must be evidence."""
         standard = (features(question, evidence[: self.depth], rarity) - self._mean) / self._scale
         hidden = np.maximum(self._hidden @ standard + self._hidden_bias, 0.0)
-        logit = float(self._output @ hidden) + self._bias
-        return 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, logit))))
+        return max(-50.0, min(50.0, float(self._output @ hidden) + self._bias))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scopegate.domain import Evidence, Invalid
+from scopegate.gate.gate import Seen
 from scopegate.gate.head import Head, probability
 from scopegate.gate.retrieval import Case
 from scopegate.inference.embedder import Embedder
@@ -52,9 +53,10 @@ class SentencePairProbe:
         except ValueError as error:
             raise Invalid(str(error)) from error
 
-    async def judge(self, case: Case) -> float:
-        """P(in scope | question, evidence), 0 to 1; 0 where there is no evidence. Raises as Embedder.embed does."""
+    async def judge(self, case: Case) -> Seen:
+        """See Probe. Raises as Embedder.embed does."""
         if not case.evidence:
-            return 0.0
+            return Seen(0.0)
         question, passage = await self._embedder.embed([case.question, joined(case.evidence[: self.depth])])
-        return float(probability(self._head.logits(pair_features(question[None], passage[None])))[0])
+        logits = self._head.logits(pair_features(question[None], passage[None]))
+        return Seen(float(probability(logits)[0]))

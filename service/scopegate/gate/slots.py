@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from scopegate.domain import Invalid, Turn
-from scopegate.gate.gate import GateBroken
+from scopegate.gate.gate import GateBroken, Seen
 from scopegate.gate.retrieval import Case
 from scopegate.llm.client import Ask, Llm, by_id
 from scopegate.probe_file import Kind, Position, ProbeFile
@@ -40,17 +40,17 @@ class SlotProbe:
         self._llm = llm
         self._prompt = _prompt(description.prompt, file)
 
-    async def judge(self, case: Case) -> float:
-        """See Probe; 0 where there is nothing to read."""
+    async def judge(self, case: Case) -> Seen:
+        """See Probe."""
         if not case.reading:
-            return 0.0
+            return Seen(0.0)
         token = None if self._file.description.position is Position.LAST_PROMPT_TOKEN else self._file.description.token
         if token is not None and self._llm.capabilities is not None and not self._llm.capabilities.prefill:
             raise GateBroken(
                 "the probe reads a token after the prompt, and the LLM server cannot begin a reply with it"
             )
         ask = Ask(turns(self._prompt, case), max_tokens=1, token_ids=self._slots, prefill=token)
-        return self._probability((await self._llm.complete(ask)).first)
+        return Seen(self._probability((await self._llm.complete(ask)).first))
 
     def _probability(self, first: Mapping[str, float]) -> float:
         """P(in scope) from the first token's logprobs, by token.
