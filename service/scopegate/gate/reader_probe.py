@@ -1,0 +1,75 @@
+"""The probe that reads: P(in scope) from a small model that looks for the answer in the evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scopegate.domain import Evidence, Invalid
+from scopegate.gate.gate import GateBroken, Seen
+from scopegate.gate.head import probability
+from scopegate.gate.probe import FeatureProbe
+from scopegate.gate.retrieval import Case
+from scopegate.gate.windows import texts_of, windows
+from scopegate.inference.batcher import Batcher
+from scopegate.inference.reader import Pair, Reader, Reading
+
+# A window of fewer tokens holds hardly a sentence.
+_LEAST_ROOM = 32
+
+
+class ReaderProbe:
+    """The reader's log odds beside the feature probe's, calibrated together; see the reader's card.
+
+    Of several windows the one that is likeliest to hold the answer decides.
+    name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
+    """
+
+    def __init__(
+        self, model: dict[str, Any], reader: Reader, batcher: Batcher[Pair, Reading], features: FeatureProbe
+    ) -> None:
+        """Raises Invalid where the model was calibrated with another reader or another feature probe."""
+        if (model["reader"], model["features"]) != (reader.fingerprint, features.name):
+            raise Invalid("the reader probe was calibrated with other models than these")
+        self.name: str = model["name"]
+        self.threshold: float = model["threshold"]
+        self.depth: int = max(model["depth"], features.depth)
+        self._read: int = model["depth"]
+        self._weights = (float(model["reader_weight"]), float(model["feature_weight"]), float(model["bias"]))
+        self._reader = reader
+        self._batcher = batcher
+        self._features = features
+
+    @classmethod
+    def load(cls, path: Path, reader: Reader, batcher: Batcher[Pair, Reading], features: FeatureProbe) -> ReaderProbe:
+        """The probe in a file that models/minilm-reader/calibrate.py wrote. Raises Invalid where it is none."""
+        try:
+            return cls(json.loads(path.read_text("utf-8")), reader, batcher, features)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Invalid(f"{path.name} is not a reader probe: {error}") from error
+
+    async def judge(self, case: Case) -> Seen:
+        """See Probe. detail: the first and the last piece of evidence of the window that decided."""
+        if not case.evidence:
+            return Seen(0.0)
+        window, read = await self.best(case)
+        reader, feature, bias = self._weights
+        logit = reader * read.logit + feature * self._features.logit(case.question, case.evidence, case.rarity) + bias
+        detail = {"window": [window[0].id, window[-1].id]}
+        return Seen(float(probability(np.array([logit]))[0]), detail)
+
+    async def best(self, case: Case) -> tuple[Sequence[Evidence], Reading]:
+        """The window that is likeliest to hold the answer, and its reading. Raises what a gate raises."""
+        room = self._reader.room(case.question)
+        if room < _LEAST_ROOM:
+            raise GateBroken("the question is so long that the probe has no room to read beside it")
+        held: list[Sequence[Evidence]] = []
+        for text in texts_of(case, self._read):
+            held += (text[each] for each in windows(self._reader.lengths([fact.text for fact in text]), room))
+        pairs = [self._reader.pair(case.question, " ".join(fact.text for fact in each)) for each in held]
+        readings = await self._batcher.outputs(pairs, bulk=False)
+        return max(zip(held, readings, strict=True), key=lambda each: each[1].logit)

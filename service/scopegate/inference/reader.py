@@ -1,0 +1,132 @@
+"""Readers: a question and a passage in; how likely it holds the answer, and where, out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+# As long as the pairs that the shipped reader was trained on.
+MAX_TOKENS = 320
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A question and a passage, as a model's input.
+
+    ids: token ids. passage: whether a token is of the passage. begins: the character of the passage at which it begins.
+    """
+
+    ids: Sequence[int]
+    passage: Sequence[int]
+    begins: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader makes of a pair.
+
+    logit: log odds that the passage holds the answer; not calibrated. places: P(the answer begins at this character),
+    given that there is an answer; they sum to 1.
+    """
+
+    logit: float
+    places: tuple[tuple[int, float], ...]
+
+
+class Reader(Protocol):
+    """A model that reads. Implementations may be called from several threads at once."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells this model from any other."""
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Each text's length in tokens."""
+
+    def room(self, question: str) -> int:
+        """How many tokens of a passage fit beside the question; none or fewer where it is too long itself."""
+
+    def pair(self, question: str, passage: str) -> Pair:
+        """Both as input. The question must leave room; what the passage has beyond is cut."""
+
+    def read(self, pairs: Sequence[Pair]) -> list[Reading]:
+        """A reading of each pair. It does not depend on its neighbours."""
+
+
+class OnnxReader:
+    """A reader exported by models/minilm-reader/make.py: where an answer begins, or at the first token for nowhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(MAX_TOKENS, strategy="only_second")
+        self._counter = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._counter.no_padding()
+        self._counter.no_truncation()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        model = (folder / "model.onnx").read_bytes()
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.fingerprint = f"{folder.name}@{hashlib.sha256(model).hexdigest()[:12]}"
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """See Reader."""
+        return [len(each.ids) for each in self._counter.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def room(self, question: str) -> int:
+        """See Reader."""
+        return MAX_TOKENS - 3 - self.lengths([question])[0]
+
+    def pair(self, question: str, passage: str) -> Pair:
+        """See Reader."""
+        encoded = self._tokenizer.encode(question, passage)
+        held = [
+            int(kind and not special)
+            for kind, special in zip(encoded.type_ids, encoded.special_tokens_mask, strict=True)
+        ]
+        return Pair(encoded.ids, held, [begin for begin, _ in encoded.offsets])
+
+    def read(self, pairs: Sequence[Pair]) -> list[Reading]:
+        """See Reader."""
+        ids = np.zeros((len(pairs), max(map(len, pairs))), np.int64)
+        mask, types = np.zeros_like(ids), np.zeros_like(ids)
+        for row, pair in enumerate(pairs):
+            ids[row, : len(pair)] = pair.ids
+            mask[row, : len(pair)] = 1
+            types[row, _second(pair) : len(pair)] = 1
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        scores: NDArray[np.float32] = self._session.run(None, inputs)[0]
+        return [reading(pair, row) for pair, row in zip(pairs, scores[..., 0], strict=True)]
+
+
+def _second(pair: Pair) -> int:
+    """Where the second segment begins."""
+    return pair.passage.index(1) if 1 in pair.passage else len(pair)
+
+
+def reading(pair: Pair, scores: NDArray[np.float32]) -> Reading:
+    """scores: of each token, that the answer begins there; the first token's, that there is none."""
+    at = np.flatnonzero(pair.passage)
+    if not len(at):
+        return Reading(-np.inf, ())
+    here = scores[at].astype(float)
+    top = float(here.max())
+    shares = np.exp(here - top)
+    whole = float(shares.sum())
+    places = tuple(
+        (pair.begins[token], share / whole) for token, share in zip(at.tolist(), shares.tolist(), strict=True)
+    )
+    return Reading(top + float(np.log(whole)) - float(scores[0]), places)
