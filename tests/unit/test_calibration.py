@@ -15,7 +15,7 @@ from scipy.stats import binom
 from scopegate.domain import GateName, Invalid, UnknownScope
 from scopegate.evaluation import thresholds
 from scopegate.evaluation.bounds import fewest, p_values
-from scopegate.evaluation.calibration import Calibration, group
+from scopegate.evaluation.calibration import Calibration, group, risk_coverage
 from scopegate.evaluation.thresholds import PROBES, Labelled, Setting, calibrate, divided, passes
 from scopegate.services import Services
 from scopegate.settings import Settings
@@ -254,6 +254,16 @@ def test_what_a_question_depends_on() -> None:
     assert group({"question": "Who?", "passages": passages}) == group({"question": "When?", "passages": passages})
     assert group({"question": "Who?"}) == group({"question": "who? "})
     assert group({"question": "Who?"}) != group({"question": "When?"})
+
+
+def test_questions_that_score_the_same_are_answered_together() -> None:
+    """Whatever their order: a gate that says the same of all of them is no surer of the first."""
+    seen = Labelled(np.full(100, 0.5), np.full(100, 0.5), np.arange(100) < 50, tuple(map(str, range(100))))
+    assert risk_coverage(seen, Setting(1.0, 0.5)) == [{"coverage": 1.0, "risk": 0.5}]
+    surer = Labelled(seen.ratio, np.where(np.arange(100) < 25, 0.9, 0.5), seen.answerable, seen.group)
+    assert risk_coverage(surer, Setting(1.0, 0.5)) == [{"coverage": 0.25, "risk": 0.0}, {"coverage": 1.0, "risk": 0.5}]
+    nearer = Labelled(np.where(np.arange(100) < 50, 0.2, 0.7), seen.probability, seen.answerable, seen.group)
+    assert risk_coverage(nearer, Setting(1.0, None))[0] == {"coverage": 0.5, "risk": 0.0}
 
 
 # As a job
