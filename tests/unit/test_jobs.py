@@ -298,6 +298,16 @@ async def test_a_job_waits_for_its_database(settings: Settings, work: Echo, monk
     assert sorted(work.began) == LETTERS
 
 
+async def test_a_job_is_taken_up_again_where_its_database_was_away_at_its_start_and_end(
+    settings: Settings, work: Echo
+) -> None:
+    work.away.update(items=1, finish=3)
+    async with jobs_on(settings, work) as jobs:
+        job = await ended(jobs, await submit(jobs))
+        assert (job.status, job.error, await texts(jobs, job.id)) == (JobStatus.SUCCEEDED, None, LETTERS)
+    assert (sorted(work.began), work.summarised) == (LETTERS, 1)
+
+
 def test_a_redis_url_that_is_none_is_invalid(settings: Settings) -> None:
     with pytest.raises(Invalid):
         Jobs(settings.model_copy(update={"redis_url": "http://nowhere"}), Database(settings.sql_url), {}, "")

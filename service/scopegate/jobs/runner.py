@@ -149,6 +149,8 @@ class Runner:
                         await self._work(_Crew(job_id, self._works[kind], spec))
                 except UnknownJob:
                     pass
+                except (Unavailable, Overloaded) as error:
+                    log.warning("left a job, which will be taken up again", cause=str(error))
                 except Exception:
                     log.exception("left a job, which will be taken up again")
 
@@ -199,9 +201,13 @@ class Runner:
     async def _begin(self, crew: _Crew) -> None:
         try:
             found = [Item(item.key, _json(item.body)) for item in await crew.work.items(crew.spec)]
+        except (Unavailable, Overloaded):
+            raise
         except Exception as error:
-            log.exception("a job could not be started")
+            if not isinstance(error, ScopegateError):
+                log.exception("a job could not be started")
             why = _sentence(error)
+            log.info("job ended", error=why)
             await _insist(lambda: self._store.end(crew.id, self._worker, None, why))
             return
         log.info("job started", items=len(found))
@@ -240,6 +246,8 @@ class Runner:
         error = f"none of {failed} items could be done; the first: {first[0][1]}" if failed == len(done) > 0 else None
         try:
             summary = await _twice(summarise)
+        except (Unavailable, Overloaded):
+            raise
         except Exception as problem:
             log.exception("a job's summary could not be made")
             error = _sentence(problem)
