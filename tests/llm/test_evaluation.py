@@ -59,6 +59,41 @@ def test_what_is_no_rows_is_invalid(tmp_path: Path, content: bytes) -> None:
         read_rows(tmp_path / "rows.jsonl")
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c"])
+def test_only_a_line_feed_ends_a_row(tmp_path: Path, end: str) -> None:
+    text = f"Who{end}is it?"
+    (tmp_path / "rows.jsonl").write_bytes(json.dumps({"question": text}, ensure_ascii=False).encode() + b"\r\n")
+    if end > " ":  # JSON holds no control characters as they are
+        assert read_rows(tmp_path / "rows.jsonl") == [{"question": text}]
+    (tmp_path / "rows.csv").write_text(f'question\r\n"{text}"\r\n', newline="")
+    assert read_rows(tmp_path / "rows.csv") == [{"question": text}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.jsonl.gz", gzip.compress(b'{"question": "Who?"}\n' * 100)[:40] + b"\xff" * 40),
+        ("rows.json", b"[" * 100_000),
+    ],
+)
+def test_what_is_broken_is_invalid(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Invalid, match=name):
+        read_rows(tmp_path / name)
+
+
+def test_csv_has_labels_in_words_long_texts_and_empty_cells(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    long = "At noon. " * 20_000
+    path.write_text(f'question,in_scope,defused,topic,document\nWhen?,False,yes,,"{long}"\nYes,TRUE,maybe,sea,x,more\n')
+    first, second = read_rows(path)
+    assert first == {"question": "When?", "in_scope": False, "defused": True, "topic": None, "document": long}
+    assert second == {"question": "Yes", "in_scope": True, "defused": "maybe", "topic": "sea", "document": "x"}
+    assert asked([first])[0].in_scope is False
+    with pytest.raises(Invalid, match="row 1: defused: Input should be a valid boolean"):
+        asked([second])
+
+
 def test_a_file_that_is_not_there_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="No such file"):
         read_rows(tmp_path / "rows.jsonl")
@@ -121,6 +156,12 @@ def test_commonsense_qa_med_qa_and_plain_rows() -> None:
         {"question": "Who?", "candidates": ["Ada"], "right": [0]},
         {"question": "Who?", "candidates": ["Ada", "Boris"], "right": [2]},
         {"question": "Who?", "candidates": ["Ada", "Boris"], "right": []},
+        {"question": "Who?", "candidates": ["Ada", "Boris"], "right": [True]},
+        {"question": "Who?", "candidates": ["Ada", "Boris"], "right": 1},
+        {"question": "Who?", "candidates": ["Ada", " "], "right": [0]},
+        {"question": "Who?", "candidates": "ab", "right": [0]},
+        {"question": "Who?", "candidates": ["Ada", "Boris"], "right": [0], "gold": 5},
+        {"question": 5, "candidates": ["Ada", "Boris"], "right": [0]},
         {"question": "Who?", "options": {"A": "C", "B": "D"}, "answer_idx": "E"},
     ],
 )

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import random
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ from scopegate.domain import Invalid
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Row = TypeVar("Row", bound=BaseModel)
 
+# What a CSV says in words.
+_FLAGS = frozenset({"in_scope", "answerable", "out_of_scope", "defused"})
+_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+# Of a CSV's cell, in characters: whole documents are in there.
+_LONGEST_CELL = 2**31 - 1
 # With fewer words, an answer says nothing by itself.
 _FEW_WORDS = 4
 
@@ -67,20 +73,27 @@ class Choice:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .jsonl, .json or .csv file, packed with gzip or not. Raises Invalid where it is none."""
+    """The rows of a .jsonl, .json or .csv file, packed with gzip or not. Raises Invalid where it is none.
+
+    Of a CSV, empty cells are None, and labels are true or false where they say so, or yes or no.
+    """
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
-        kind = path.name.removesuffix(".gz").rpartition(".")[2]
+        kind = path.name.removesuffix(".gz").rpartition(".")[2].lower()
         if kind == "csv":
-            return list(csv.DictReader(io.StringIO(text)))
-        rows = json.loads(text) if kind == "json" else [json.loads(line) for line in text.splitlines() if line.strip()]
+            csv.field_size_limit(_LONGEST_CELL)
+            return [_cells(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+        # Texts hold what else splitlines() takes for the end of a line.
+        rows = json.loads(text) if kind == "json" else [json.loads(line) for line in text.split("\n") if line.strip()]
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, zlib.error, csv.Error) as error:
         raise Invalid(f"{path} holds no rows of JSON or CSV: {error}") from error
+    except RecursionError:
+        raise Invalid(f"{path} holds JSON that is too deep") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Invalid(f"{path} holds no list of objects")
     return rows
@@ -131,6 +144,15 @@ def choices(rows: Sequence[Mapping[str, Any]], *, several: bool, seed: int) -> l
     return found
 
 
+def _cells(row: Mapping[str, str | None]) -> dict[str, Any]:
+    # Under None is what stands beyond the columns.
+    cells = {name: value for name, value in row.items() if name is not None}
+    return {
+        name: _WORDS.get(value.strip().casefold(), value) if value and name in _FLAGS else value or None
+        for name, value in cells.items()
+    }
+
+
 def statement(question: str, answer: str) -> str:
     """An answer that says something by itself; of few words, it stands after its question."""
     return answer if len(answer.split()) >= _FEW_WORDS else f"{question} {answer}"
@@ -153,14 +175,27 @@ def _choice(row: Mapping[str, Any], number: int, several: bool, seed: int) -> Ch
         return _made(
             row.get("id", f"{number}"), asked, list(row["options"].values()), [letters.index(row["answer_idx"])]
         )
-    return _made(row.get("id", f"{number}"), asked, list(row["candidates"]), list(row["right"]), row.get("gold"))
+    return _made(row.get("id", f"{number}"), asked, row["candidates"], row["right"], row.get("gold"))
 
 
-def _made(name: Any, question: str, candidates: list[str], right: list[int], gold: str | None = None) -> Choice:
-    if len(candidates) < 2 or not right or not all(0 <= each < len(candidates) for each in right):
+def _made(name: Any, question: Any, candidates: Any, right: Any, gold: Any = None) -> Choice:
+    texts = [question, *_list(candidates), *([] if gold is None else [gold])]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError("a question, a candidate and a right answer are texts")
+    if (
+        len(candidates) < 2
+        or not right
+        or not all(type(at) is int and 0 <= at < len(candidates) for at in _list(right))
+    ):
         raise ValueError("a choice needs two candidates, one of them right")
     best = gold or candidates[right[0]]
     return Choice(str(name), question, tuple(candidates), tuple(right), statement(question, best))
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("it is no list")
+    return value
 
 
 def _parts(listed: str) -> list[str]:
