@@ -249,17 +249,45 @@ async def test_an_item_that_ends_its_workers_is_given_up(settings: Settings, wor
     async with jobs_on(settings, work, job_items=0) as jobs:
         job_id = await submit(jobs, texts=["a", "b"])
     database = Database(settings.sql_url)
-    store = JobStore(database, 30)
+    store = JobStore(database, 0.01)
     await store.take(job_id, "worker")
     await store.begin(job_id, "worker", await work.items({"texts": ["a", "b"]}))
-    for _ in range(30):
+    for _ in range(40):  # which count for nothing
         await store.take(job_id, "worker")
         await store.give_back("worker", job_id)
+    for _ in range(31):  # a, b, and then a alone
+        await store.take(job_id, "worker")
+        await asyncio.sleep(0.02)
     await database.close()
     async with jobs_on(settings, work) as jobs:
         job = await ended(jobs, job_id)
     assert job.summary is not None
     assert job.summary["failures"] == [{"item": "a", "error": "30 workers ended while they were at it"}]
+    assert work.began == ["b"]
+
+
+@pytest.mark.parametrize("items", [None, []], ids=["start", "end"])
+async def test_a_job_whose_start_or_end_ends_its_workers_is_given_up(
+    settings: Settings, work: Echo, items: list[str] | None
+) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        job_id = await submit(jobs, texts=[])
+    database = Database(settings.sql_url)
+    store = JobStore(database, 0.01)
+    if items is not None:
+        await store.take(job_id, "worker")
+        await store.begin(job_id, "worker", [])
+    for _ in range(40):  # which count for nothing
+        await store.take(job_id, "worker")
+        await store.give_back("worker", job_id)
+    for _ in range(30):
+        await store.take(job_id, "worker")
+        await asyncio.sleep(0.02)
+    await database.close()
+    async with jobs_on(settings, work) as jobs:
+        job = await ended(jobs, job_id)
+    assert (job.status, job.error) == (JobStatus.FAILED, "30 workers ended while they were at it")
+    assert work.summarised == 0
 
 
 async def test_ended_jobs_are_forgotten_after_their_time(settings: Settings, work: Echo) -> None:

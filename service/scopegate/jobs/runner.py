@@ -27,8 +27,9 @@ T = TypeVar("T")
 _BEAT_S = 1.0
 _SWEEP_S = 2.0
 _FORGET_S = 3600.0
-# An item that has ended so many workers is not tried again.
+# What has ended so many workers is not tried again: an item, a job's start or its end.
 _MOST_ATTEMPTS = 30
+_TOO_MANY = f"{_MOST_ATTEMPTS} workers ended while they were at it"
 _AGAIN_S = 1.0
 _MOST_FAILURES = 100
 
@@ -180,6 +181,8 @@ class Runner:
                     case Turn():
                         self._hand(crew, step)
                         taken = True
+                    case Start(attempt) | Finish(attempt) if attempt > _MOST_ATTEMPTS:
+                        await self._over(crew, None, _TOO_MANY)
                     case Start():
                         await self._begin(crew)
                     case Finish():
@@ -206,9 +209,7 @@ class Runner:
         except Exception as error:
             if not isinstance(error, ScopegateError):
                 log.exception("a job could not be started")
-            why = _sentence(error)
-            log.info("job ended", error=why)
-            await _insist(lambda: self._store.end(crew.id, self._worker, None, why))
+            await self._over(crew, None, _sentence(error))
             return
         log.info("job started", items=len(found))
         await _insist(lambda: self._store.begin(crew.id, self._worker, found))
@@ -224,7 +225,7 @@ class Runner:
         done, error = Done((), {"given_up": 1}), None
         try:
             if turn.attempt > _MOST_ATTEMPTS:
-                error = f"{_MOST_ATTEMPTS} workers ended while they were at it"
+                error = _TOO_MANY
             else:
                 done = await _twice(do)
         except Exception as failed:
@@ -254,7 +255,10 @@ class Runner:
         else:
             failures = [{"item": key, "error": why} for key, why in first]
             summary |= {"items": len(done), "given_up": failed, "failures": failures}
-        log.info("job ended", items=len(done), failed=failed, error=error)
+        await self._over(crew, summary, error)
+
+    async def _over(self, crew: _Crew, summary: dict[str, Any] | None, error: str | None) -> None:
+        log.info("job ended", error=error)
         await _insist(lambda: self._store.end(crew.id, self._worker, summary, error))
 
 

@@ -30,12 +30,14 @@ _SHOWN = [column for column in schema.jobs.c if column.name not in {"spec", "dig
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The job's items are to be found out."""
+    """The job's items are to be found out. attempt: as with a Turn."""
+
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An item is to be done. attempt: how often it was taken, this time included."""
+    """An item is to be done. attempt: how often it was taken and not given back, this time included."""
 
     item: Item
     position: int
@@ -44,7 +46,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All items are done, and the summary is to be made."""
+    """All items are done, and the summary is to be made. attempt: as with a Turn."""
+
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class JobStore:
             "idempotency_key": idempotency_key,
             "version": 1,
             "done": 0,
+            "attempts": 0,
             "created_at": datetime.now(UTC),
         }
         try:
@@ -238,9 +243,10 @@ class JobStore:
             if job.total is None or job.done == job.total:
                 if job.worker is not None and job.leased_until >= now:
                     return Wait()
-                values = lease | {"status": JobStatus.RUNNING, "started_at": job.started_at or now}
+                attempt = job.attempts + 1
+                values = lease | {"status": JobStatus.RUNNING, "started_at": job.started_at or now, "attempts": attempt}
                 await _change(connection, job, stage="starting" if job.total is None else "finishing", **values)
-                return Start() if job.total is None else Finish()
+                return Start(attempt) if job.total is None else Finish(attempt)
             query = select(_items.position, _items.key, _items.body, _items.attempts).where(_items.job == job.key)
             query = query.order_by(_items.position).limit(1)
             row = (await connection.execute(query.where(_items.state == "waiting"))).one_or_none()
@@ -273,7 +279,8 @@ class JobStore:
             ]
             if rows:
                 await connection.execute(insert(schema.items), rows)
-            await _change(connection, job, total=len(rows), paced_at=datetime.now(UTC), worker=None, stage=None)
+            begun = {"total": len(rows), "paced_at": datetime.now(UTC), "attempts": 0}
+            await _change(connection, job, **begun, worker=None, stage=None)
 
     async def commit(self, job_id: str, worker: str, turn: Turn, done: Done, error: str | None) -> None:
         """Records what became of an item, unless the job has ended or the worker does not hold the item any more."""
@@ -327,16 +334,18 @@ class JobStore:
             await connection.execute(update(schema.items).where(_of(ids), held).values(leased_until=until))
 
     async def give_back(self, worker: str, job_id: str) -> None:
-        """Lets others have what the worker holds of a job, unless that has ended."""
+        """Lets others have what the worker holds of a job, unless that has ended; it does not count as an attempt."""
         free = {"worker": None, "leased_until": None}
         async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None:
                 return
             if job.worker == worker:
-                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**free))
+                back = free | {"attempts": _jobs.attempts - 1}
+                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**back))
             held = and_(_items.job == job.key, _items.state == "leased", _items.worker == worker)
-            await connection.execute(update(schema.items).where(held).values(**free, state="waiting"))
+            back = free | {"state": "waiting", "attempts": _items.attempts - 1}
+            await connection.execute(update(schema.items).where(held).values(**back))
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
