@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from scopegate.domain import JobKind
+from scopegate.domain import Invalid, JobKind
 
 if TYPE_CHECKING:
     from scopegate.jobs.work import Work
@@ -297,7 +297,13 @@ def _asked(data: Path, documents: Path | None) -> list[Any]:
     from scopegate.evaluation import datasets
 
     known = [] if documents is None else datasets.documents(datasets.read_rows(documents))
-    return datasets.asked(datasets.read_rows(data), known)
+    rows = datasets.read_rows(data)
+    try:
+        return datasets.asked(rows, known)
+    except Invalid as error:
+        if documents is None and any("document_id" in row or "doc" in row for row in rows):
+            raise Invalid(f"{error}; rows that name documents by document_id need --documents FILE") from None
+        raise
 
 
 def _evaluate(

@@ -136,7 +136,10 @@ def test_a_scope_is_calibrated_and_the_promise_printed(run: Run, tmp_path: Path)
     ("arguments", "sentence"),
     [
         (["evaluate", "detection", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["evaluate", "detection", "DATA"], "row 1: document"),
+        (
+            ["evaluate", "detection", "DATA"],
+            "names the document 'f', and its text is not given; rows that name documents by",
+        ),
         (["evaluate", "retrieval", "DATA", "--documents", "DOCUMENTS", "--retriever", "x"], "no retriever 'x'"),
         (["evaluate", "multiple-choice", "DATA", "--gold", "1"], "in none of the layouts"),
         (["evaluate", "multiple-choice", "DATA"], "there is no knowledge in"),

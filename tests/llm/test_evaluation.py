@@ -121,6 +121,11 @@ def test_a_row_that_is_no_question_is_named(row: dict[str, Any]) -> None:
         asked([{"question": "When?", "in_scope": True, "document": "At noon."}, row])
 
 
+def test_a_document_that_is_only_named_must_be_known() -> None:
+    with pytest.raises(Invalid, match="row 1 names the document '7', and its text is not given"):
+        asked([{"question": "When?", "in_scope": True, "document_id": "7"}])
+
+
 def test_truthful_qa_has_one_right_answer_or_several() -> None:
     (one,) = choices([TRUTHFUL], several=False, seed=0)
     assert len(one.candidates) == 3

@@ -125,6 +125,15 @@ async def test_a_server_that_stays_away_is_the_runners_to_try_again(services: Se
             await work.do(spec, item, lambda _: None)
 
 
+async def test_rows_without_ids_are_numbered_from_one(work: Evaluate, server: ScriptedLlm) -> None:
+    server.script = lambda _: votes("Defused", True)
+    rows = [{**each, "id": None, "in_scope": False, "response": "No."} for each in ROWS]
+    for task, options in (("detection", {"by": ["gates"]}), ("response", {"votes": 1})):
+        found, summary = await evaluated(work, {"task": task, "dataset": rows, "options": options})
+        assert [each["id"] for each in found] == ["1", "2", "3", "4"]
+        assert summary["questions"] == 4
+
+
 async def test_without_an_llm_the_gates_detect(services: Services) -> None:
     rows, summary = await evaluated(services.works[JobKind.EVALUATE], {"task": "detection", "dataset": ROWS})
     assert [each["out_of_scope"].keys() for each in rows] == [{"gates"}] * 4

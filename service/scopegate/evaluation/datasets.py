@@ -99,21 +99,24 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def asked(rows: Sequence[Mapping[str, Any]], documents: Iterable[Document] = ()) -> list[Asked]:
+def asked(rows: Sequence[Mapping[str, Any]], documents: Iterable[Document] = (), first: int = 1) -> list[Asked]:
     """The rows as questions; what they lack of id, document and topic comes from their place and their document.
 
-    Raises Invalid, naming the row, where one is none, and where there are none.
+    first: the place of the first of them. Raises Invalid, naming the row, where one is none, and where there are none.
     """
     known = {document.id: document for document in documents}
     found = []
-    for number, row in enumerate(rows, 1):
-        held = known.get(str(row.get("document_id", row.get("doc"))))
+    for number, row in enumerate(rows, first):
+        brought = {key: value for key, value in row.items() if value is not None}
         given: dict[str, Any] = {"id": f"{number}"}
-        if held is not None:
+        name, text = brought.get("document_id", brought.get("doc")), brought.get("document", brought.get("passage"))
+        if (held := known.get(str(name))) is not None:
             given |= {"document": held.whole, "topic": held.topic}
-        elif "document_id" not in row and "doc" not in row:
-            given["document_id"] = row.get("document", row.get("passage"))
-        found.append(_valid(Asked, given | {key: value for key, value in row.items() if value is not None}, number))
+        elif name is not None and text is None:
+            raise Invalid(f"row {number} names the document {name!r}, and its text is not given")
+        elif name is None:
+            given["document_id"] = text
+        found.append(_valid(Asked, given | brought, number))
     if not found:
         raise Invalid("the data set holds no rows")
     return found

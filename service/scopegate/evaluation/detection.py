@@ -43,7 +43,7 @@ class Detection:
         options, rows, failed = spec.get("options", {}), [], 0
         for number in item.body["numbers"]:
             # Read here and not all at once: a spec may hold many thousand rows.
-            (question,) = asked([{"id": f"{number}", **spec["dataset"][number]}])
+            (question,) = asked([spec["dataset"][number]], first=number + 1)
             said: dict[str, bool | None] = {}
             cast: list[bool | None] = []
             if "gates" in self._by(spec):

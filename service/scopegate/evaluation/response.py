@@ -48,7 +48,7 @@ class Response:
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
         """See Work. A row for each response, with the votes on it."""
         (number,) = item.body["numbers"]
-        (question,) = asked([{"id": f"{number}", **spec["dataset"][number]}])
+        (question,) = asked([spec["dataset"][number]], first=number + 1)
         options, rows, counts = spec.get("options", {}), [], {"responses": 0, "failed.response": 0, "undecided": 0}
         methods = [_GIVEN] if question.response is not None else options.get("methods", METHODS)
         for method in methods:
