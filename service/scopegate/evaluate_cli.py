@@ -214,17 +214,13 @@ def agreement(
     """Say how far people agree with each other and with what was generated (ELOQ, table 3 and figure 1)."""
 
     def rows() -> list[dict[str, Any]]:
-        from scopegate.evaluation.agreement import GENERATED, TRUTH, read_sheet
+        from scopegate.evaluation.agreement import TRUTH, generated, read_sheet
         from scopegate.evaluation.datasets import read_rows
 
         labels = [row for path in filled for row in read_sheet(path)]
         if truth is not None:
             labels += [{**row, "annotator": TRUTH} for row in read_sheet(truth)]
-        for number, row in enumerate(read_rows(data), 1):
-            in_scope = row.get("in_scope", row.get("answerable"))
-            said = {"out_of_scope": None if in_scope is None else not in_scope, "defused": row.get("defused")}
-            labels.append({"id": str(row.get("id", number)), "annotator": GENERATED, **said})
-        return labels
+        return labels + generated(read_rows(data))
 
     _evaluate_rows("agreement", rows, {}, output, {})
 
@@ -423,8 +419,8 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
         (output / "summary.json").write_bytes(dump(summary) + b"\n")
         from scopegate.evaluation.plots import draw
 
-        written: Sequence[Path] = draw(summary, output)
-        print(f"{output}: summary.json, rows.jsonl, {', '.join(path.stem for path in written)} (.png, .svg)")
+        figures: Sequence[str] = [f"{path.stem} (.png, .svg)" for path in draw(summary, output)]
+        print(f"{output}: {', '.join(['summary.json', 'rows.jsonl', *figures])}")
 
 
 def _run(work: Callable[[], Any]) -> None:

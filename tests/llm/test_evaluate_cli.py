@@ -108,6 +108,18 @@ def test_sheets_go_out_and_come_back(run: Run, data: Path, documents: Path, tmp_
     assert found["truth"]["out_of_scope"]["accuracy"] == 1.0
 
 
+def test_labels_in_a_csv_are_what_they_say(run: Run, tmp_path: Path) -> None:
+    people = {name: tmp_path / f"group1_{name}.csv" for name in ("a", "b")}
+    for sheet in people.values():
+        sheet.write_text("id,out_of_scope\n1,yes\n2,no\n")
+    data = tmp_path / "data.csv"
+    data.write_text("id,in_scope\n1,False\n2,True\n")
+    ended = run("evaluate", "agreement", *people.values(), "--data", data, "-o", tmp_path / "out")
+    assert ended.exit_code == 0, ended.output
+    assert summary(tmp_path / "out")["groups"][0]["annotator_accuracy"] == {"a": 1.0, "b": 1.0}
+    assert f"{tmp_path / 'out'}: summary.json, rows.jsonl\n" in ended.stdout  # there is no truth to draw
+
+
 def test_a_scope_is_calibrated_and_the_promise_printed(run: Run, tmp_path: Path) -> None:
     assert run("add", "--text", "The ferry to Harwick leaves from pier 4.").exit_code == 0
     rows = [

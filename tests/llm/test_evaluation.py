@@ -14,7 +14,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from scopegate.domain import Conflict, Invalid, JobKind
-from scopegate.evaluation.agreement import Agreement, read_sheet, sample_size, write_sheets
+from scopegate.evaluation.agreement import Agreement, generated, read_sheet, sample_size, write_sheets
 from scopegate.evaluation.datasets import Document, asked, choices, read_rows
 from scopegate.evaluation.plots import draw
 from scopegate.evaluation.shares import by_topic, confusion
@@ -388,14 +388,14 @@ async def test_an_llm_that_names_no_candidate_is_asked_again_and_then_counted(
 
 
 def test_sample_sizes_after_cochran() -> None:
-    """Of very many, 385 for 5 % at 95 %; the paper's 216 of 19,270 are for one in fifteen."""
+    """Of very many, 385 for 5 % at 95 %; of 1,000, 385 / (1 + 384 / 1,000) with 384.15 for 385."""
     assert sample_size(10**9) == 385
-    assert sample_size(19_270, margin=1 / 15) == 214
+    assert sample_size(1_000) == 278
     assert sample_size(10) == 10
 
 
 def test_sheets_divide_a_sample_and_come_back_as_labels(tmp_path: Path) -> None:
-    rows = [{"id": f"{n}", "document": "=1+1", "question": f"Who {n}?", "response": None} for n in range(40)]
+    rows = [{"id": f"{n}", "document": "=1+1", "question": f"Who {n}?", "response": "Me."} for n in range(40)]
     written = write_sheets(rows, tmp_path, sample=12, groups=3, annotators=2, seed=1)
     assert [path.name for path in written] == [
         "group1_annotator1.csv",
@@ -409,7 +409,7 @@ def test_sheets_divide_a_sample_and_come_back_as_labels(tmp_path: Path) -> None:
     assert held[0] == held[1]
     assert len({*held[0], *held[2], *held[4]}) == 12
     assert all(",'=1+1,Who" in row for row in written[0].read_text().splitlines()[1:])  # no formula
-    sheet = written[0].read_text().replace(",,,\n", ",,yes,no\n").replace(",,,\r\n", ",,yes,no\r\n")
+    sheet = written[0].read_text().replace("Me.,,\n", "Me.,yes,no\n").replace("Me.,,\r\n", "Me.,yes,no\r\n")
     written[0].write_text(sheet)
     labels = read_sheet(written[0])
     assert {(row["group"], row["annotator"], row["out_of_scope"], row["defused"]) for row in labels} == {
@@ -418,6 +418,42 @@ def test_sheets_divide_a_sample_and_come_back_as_labels(tmp_path: Path) -> None:
     written[1].write_text(sheet.replace("yes", "maybe"))
     with pytest.raises(Invalid, match="line 2: a label is yes, no, or empty"):
         read_sheet(written[1])
+
+
+def test_sheets_are_not_written_over(tmp_path: Path) -> None:
+    rows = [{"id": f"{n}", "document": "At noon.", "question": "When?"} for n in range(4)]
+    (path, _) = write_sheets(rows, tmp_path, sample=4, groups=1, annotators=2, seed=0)
+    assert path.read_text().splitlines()[0] == "id,document,question,out_of_scope"  # there are no responses to judge
+    path.write_text("filled in")
+    with pytest.raises(Invalid, match=r"group1_annotator1\.csv is there already"):
+        write_sheets(rows, tmp_path, sample=4, groups=1, annotators=2, seed=0)
+    assert path.read_text() == "filled in"
+
+
+def test_a_sheet_gives_back_the_ids_it_was_made_with(tmp_path: Path) -> None:
+    names = ["-5", "=A1", "@x", "'quoted", "7"]
+    rows = [{"id": name, "document": "At noon. " * 20_000, "question": "When?"} for name in names]
+    (path, _) = write_sheets(rows, tmp_path, sample=5, groups=1, annotators=2, seed=0)
+    assert "\n=A1" not in path.read_text()
+    assert {row["id"] for row in read_sheet(path)} == set(names)
+
+
+def test_a_sheet_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as raised:
+        read_sheet(tmp_path / "sheet.csv")
+    assert str(raised.value) == f"{tmp_path / 'sheet.csv'} cannot be read: No such file or directory"
+
+
+def test_what_was_generated_has_labels_and_ids() -> None:
+    rows: list[dict[str, Any]] = [{"in_scope": True, "defused": None}, {"id": 7, "answerable": False, "defused": True}]
+    assert [tuple(row.values()) for row in generated(rows)] == [
+        ("1", "generated", False, None),
+        ("7", "generated", True, True),
+    ]
+    with pytest.raises(Invalid, match="row 1: in_scope and defused are true or false"):
+        generated([{"in_scope": "False"}])
+    with pytest.raises(Invalid, match="rows 1 and 2 have the same id, '7'"):
+        generated([{"id": 7, "in_scope": True}, {"id": "7", "in_scope": False}])
 
 
 def label(name: int, annotator: str, out_of_scope: bool | None, group: str | None = None) -> dict[str, Any]:
@@ -451,6 +487,20 @@ async def test_agreement_is_table_3(tmp_path: Path) -> None:
     assert [path.name for path in draw(summary, tmp_path)] == ["confusion_out_of_scope.png"]
 
 
+async def test_kappa_is_cohens() -> None:
+    """Both say yes of 20 and no of 15, one alone of 5, the other of 10: (0.7 - 0.5) / (1 - 0.5)."""
+    said = [(True, True)] * 20 + [(True, False)] * 5 + [(False, True)] * 10 + [(False, False)] * 15
+    rows = [
+        label(n, name, both[at], group)
+        for n, both in enumerate(said)
+        for name, at, group in (("A1", 0, "1"), ("A2", 1, "1"), ("generated", 0, None))
+    ]
+    strangers = [label(99, name, True, "1") for name in ("A1", "A2")]
+    _, summary = await evaluated(_as_work(Agreement()), {"task": "agreement", "dataset": rows + strangers[:1]})
+    assert summary["groups"][0]["kappa"] == pytest.approx(0.4)
+    assert summary["unmatched"] == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
@@ -459,6 +509,7 @@ async def test_agreement_is_table_3(tmp_path: Path) -> None:
         ([label(1, "A1", True), label(1, "generated", True)], "has no group"),
         ([{"id": "1", "annotator": "A1", "out_of_scope": "yes"}], "is no label"),
         ([label(1, "generated", True)], "person's"),
+        ([label(1, "A1", None, "1"), label(1, "A2", None, "1"), label(1, "generated", True)], "no label is filled in"),
     ],
 )
 async def test_labels_that_make_no_sense_are_named(rows: list[dict[str, Any]], why: str) -> None:

@@ -135,6 +135,8 @@ def _multiple_choice(summary: Mapping[str, Any]) -> list[Table]:
 def _agreement(summary: Mapping[str, Any]) -> list[Table]:
     rows = []
     for row in summary["groups"]:
+        if all(accuracy is None for accuracy in row["annotator_accuracy"].values()):
+            continue
         for number, (annotator, accuracy) in enumerate(row["annotator_accuracy"].items()):
             first = number == 0
             rows.append(
@@ -153,7 +155,8 @@ def _agreement(summary: Mapping[str, Any]) -> list[Table]:
         for label, row in summary["truth"].items()
         if row["accuracy"] is not None
     ]
-    found = [_table("People and generated labels", columns, rows)]
+    unmatched = f"; {summary['unmatched']} labels are of other questions" if summary["unmatched"] else ""
+    found = [_table(f"People and generated labels{unmatched}", columns, rows)]
     if truth:
         found.append(
             _table("Against the truth", ("label", "accuracy %", "yes", "wrongly yes", "wrongly no", "no"), truth)
