@@ -110,6 +110,7 @@ def serve(
 
         from scopegate import logs
         from scopegate.app import create_app
+        from scopegate.server import Server
 
         settings = _settings(
             host=host,
@@ -122,8 +123,9 @@ def serve(
         logs.configure(settings)
         _writable(settings.data_dir)
         listener = _listen(settings.host, settings.port)
+        service = create_app(settings)
         config = uvicorn.Config(
-            create_app(settings),
+            service,
             lifespan="on",
             ws="none",
             log_config=None,
@@ -135,7 +137,7 @@ def serve(
         structlog.get_logger("scopegate").info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
         # uvicorn stops in order on a signal and then raises it again; having stopped in order, we end with 0.
         signal.signal(signal.SIGTERM, lambda *_: None)
-        server = uvicorn.Server(config)
+        server = Server(config, service.state.parts.services.jobs)
         with suppress(KeyboardInterrupt):
             server.run([listener])
         if not server.started:

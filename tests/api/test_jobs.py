@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import sqlite3
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
-from tests.conftest import running
+from tests.conftest import Server, running
 from tests.llm.eloq import PLACES, World
 from tests.scripted import Asked, Said, ScriptedLlm
 
@@ -146,6 +150,36 @@ def test_events_tell_each_change_until_the_end(client: TestClient) -> None:
     over = client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": str(told[-1]["id"])})
     assert (over.status_code, over.content) == (204, b"")
     assert client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": "nonsense"}).status_code == 200
+
+
+async def test_listeners_are_many_and_end_with_the_service_at_once(
+    serve: Callable[..., Server], llm: ScriptedLlm, tmp_path: Path
+) -> None:
+    llm.begin_again(slow)
+    server = serve(SCOPEGATE_LLM_URL=llm.url, SCOPEGATE_MAX_REQUESTS="5")
+    job = server.client.post("/generate-dataset", json=REQUEST).json()
+    llm.wait_for(3)
+    heard: list[int] = []
+
+    async def listen(client: httpx.AsyncClient) -> None:
+        async with client.stream("GET", f"/jobs/{job['id']}/events") as answer:
+            async for line in answer.aiter_lines():
+                heard.extend([answer.status_code] if line.startswith("event: job") else [])
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=server.url, timeout=30, limits=limits) as client:
+        listening = [asyncio.create_task(listen(client)) for _ in range(100)]
+        while len(heard) < 100:
+            await asyncio.sleep(0.05)
+        assert server.client.get(f"/jobs/{job['id']}").status_code == 200, "listeners count as requests"
+        begun = time.monotonic()
+        assert await asyncio.to_thread(server.stop) == 0
+        assert time.monotonic() - begun < 10
+        await asyncio.gather(*listening)
+    assert set(heard) == {200}
+    assert not [line for line in server.log if line.get("level") == "error"]
+    with closing(sqlite3.connect(tmp_path / "data" / "scopegate.db")) as database:
+        assert set(database.execute("SELECT state, worker FROM job_items")) == {("waiting", None)}
 
 
 def test_a_key_makes_one_job(client: TestClient) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -191,6 +191,32 @@ async def test_listeners_see_a_job_until_it_ends(jobs: Jobs) -> None:
     estimates = [one.job.progress.remaining_s for one in heard[0]]
     assert any(estimate is not None and 0 < estimate < 5 for estimate in estimates)
     assert "echoing" in {one.job.progress.stage for one in heard[0]}
+
+
+async def test_what_nobody_foresaw_costs_listeners_a_look(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fails = JobStore.seen, [RuntimeError("out of breath")]
+
+    async def fails_once(self: JobStore, ids: Collection[str]) -> dict[str, Seen]:
+        if fails and len(heard) == 1:
+            raise fails.pop()
+        return await seen(self, ids)
+
+    monkeypatch.setattr(JobStore, "seen", fails_once)
+    heard: list[Seen] = []
+    async with asyncio.timeout(10):
+        async for one in jobs.follow(await submit(jobs, seconds=1)):
+            heard.append(one)
+    assert not fails
+    assert heard[-1].job.status is JobStatus.SUCCEEDED
+
+
+async def test_listeners_end_with_the_service(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        following = jobs.follow(await submit(jobs))
+        await anext(following)
+        await jobs.stop()
+        assert [seen async for seen in following] == []
+        assert [seen async for seen in jobs.follow(await submit(jobs))] == []
 
 
 async def test_listeners_are_bounded_and_an_unknown_job_is_told(settings: Settings, work: Echo) -> None:
