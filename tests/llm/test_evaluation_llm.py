@@ -190,10 +190,9 @@ async def test_the_judge_is_measured_against_people(work: Evaluate, server: Scri
 
     def judges(asked: Asked) -> Said:
         truth = "does not say" in asked.user
-        if "Three responses" not in asked.system:
-            assert asked.body.get("n", 1) == 1
-            return votes("Defused", True)
         assert asked.body["n"] == 9
+        if "Three responses" not in asked.system:
+            return votes("Defused", True)
         return votes("Defused", not truth, *([truth] * 8))
 
     server.script = judges
@@ -201,8 +200,36 @@ async def test_the_judge_is_measured_against_people(work: Evaluate, server: Scri
     assert [each["method"] for each in found] == ["given", "given"]
     told = [(each["examples"], each["votes"], each["accuracy_of_all"]) for each in summary["judges"]]
     assert told == [("none", 1, 0.5), ("given", 1, 0.0), ("given", 3, 1.0), ("given", 9, 1.0)]
+    assert len({asked.body["temperature"] for asked in server.asked}) == 1  # they differ in nothing but the examples
+    assert [prompt.partition("@")[0] for prompt in summary["prompts"]] == ["defusion/none", "defusion/given"]
     assert [path.name for path in draw(summary, tmp_path)] == ["response.png", "judges.png"]
     assert len(tables(summary)) == 2
+
+
+async def test_the_first_votes_are_the_first_also_where_some_cannot_be_read(
+    work: Evaluate, server: ScriptedLlm
+) -> None:
+    rows = [row("c", "Why?", BREAD, None, False, response="It does not say.", defused=True)]
+
+    def judges(asked: Asked) -> Said:
+        if asked.body["n"] == 9:
+            return votes("Defused", None, None, None, *[True] * 6)
+        return votes("Defused", None, False, None)  # asked once more for the three
+
+    server.script = judges
+    (found,), summary = await evaluated(work, {"task": "response", "dataset": rows, "options": {}})
+    assert found["votes"]["given"] == [None, False, None, *[True] * 6]
+    told = [(each["votes"], each["undecided"], each["accuracy_of_all"]) for each in summary["judges"]]
+    assert told == [(1, 1, 0.0), (1, 1, 0.0), (3, 1, 0.0), (9, 0, 1.0)]
+
+
+async def test_a_label_counts_only_of_the_response_that_people_saw(work: Evaluate, server: ScriptedLlm) -> None:
+    rows = [row("b", "Who is the captain?", FERRY, None, False, defused=False)]
+    judges = by_question({"": votes("Defused", True)})
+    server.script = by_prompt({"You judge responses": judges, "You answer questions about": lambda _: "No idea."})
+    spec = {"task": "response", "dataset": rows, "options": {"methods": ["basic"]}}
+    (found,), summary = await evaluated(work, spec)
+    assert (found["people"], summary["judges"]) == (None, [])
 
 
 async def test_a_response_that_fails_is_counted_and_costs_no_other(work: Evaluate, server: ScriptedLlm) -> None:
