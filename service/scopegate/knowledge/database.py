@@ -57,9 +57,12 @@ class Database:
             event.listen(self._engine.sync_engine, "begin", _begin_sqlite)
 
     async def open(self) -> None:
-        """Brings the schema to this version. Several may do so at once, here and in other processes. Raises Unavailable or StorageFull."""
+        """Brings the schema to this version. Several may do so at once, here and in other processes.
+
+        Raises Unavailable or StorageFull.
+        """
         # A blocking wait would stop the very loop in which another database is being migrated.
-        while not _MIGRATING.acquire(blocking=False):
+        while not _MIGRATING.acquire(blocking=False):  # noqa: ASYNC110 - it is held on other loops, too
             await asyncio.sleep(_AGAIN_S)
         try:
             async with self.write() as connection:
