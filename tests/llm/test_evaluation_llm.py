@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from scopegate.domain import Conflict, Invalid, JobKind
+from scopegate.domain import Conflict, Invalid, JobKind, Policy
 from scopegate.evaluation.plots import draw
 from scopegate.evaluation.tables import tables
 from scopegate.evaluation.work import Evaluate
+from scopegate.gate.gate import GateBroken, Judgement, ProbeGate
+from scopegate.gate.retrieval import Case
 from scopegate.llm.asker import Asker
 from scopegate.llm.asks import LlmAway
 from scopegate.llm.client import Llm
@@ -123,6 +125,23 @@ async def test_a_server_that_stays_away_is_the_runners_to_try_again(services: Se
         (item, *_) = await work.items(spec)
         with pytest.raises(LlmAway):
             await work.do(spec, item, lambda _: None)
+
+
+async def test_where_a_gate_broke_nothing_is_detected(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = ProbeGate.judge
+
+    async def sometimes(self: ProbeGate, case: Case, policy: Policy) -> Judgement:
+        if "captain" in case.question:
+            raise GateBroken("it is gone")
+        return await judge(self, case, policy)
+
+    monkeypatch.setattr(ProbeGate, "judge", sometimes)
+    endless = row("e", "Which pier is it?", "It is so. " * 20_000, None, True)
+    spec = {"task": "detection", "dataset": [*ROWS, endless]}
+    rows, summary = await evaluated(services.works[JobKind.EVALUATE], spec)
+    assert [each["out_of_scope"]["gates"] for each in rows] == [False, None, True, True, None]
+    assert summary["judges"]["gates"]["undecided"] == 2
+    assert summary["judges"]["gates"]["recall"] == 1.0
 
 
 async def test_rows_without_ids_are_numbered_from_one(work: Evaluate, server: ScriptedLlm) -> None:

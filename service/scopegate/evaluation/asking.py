@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from scopegate.domain import Check, Overloaded, Verdict
+from scopegate.domain import Check, GateStatus, Overloaded, Verdict
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.jobs.work import Item
 from scopegate.llm.asker import Asker, seed_of
@@ -37,6 +37,12 @@ async def judged(gatekeeper: Gatekeeper, check: Check) -> Verdict:
             if time.perf_counter() > end:
                 raise
             await asyncio.sleep(_PAUSE_S)
+
+
+def refused(verdict: Verdict) -> bool | None:
+    """Whether the gates refuse the question; None where one on which that depends gave no judgement."""
+    deciding = [result for result in verdict.gates if verdict.refused_by in {None, result.gate}]
+    return verdict.would_refuse if all(result.status is GateStatus.OK for result in deciding) else None
 
 
 async def votes(judge: Asker, prompt: Prompt, label: str, count: int, seed: int, **variables: str) -> list[bool | None]:
