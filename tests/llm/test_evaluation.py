@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from scopegate.domain import Conflict, Invalid, JobKind
+from scopegate.domain import Added, Conflict, Invalid, JobKind, Unavailable
 from scopegate.evaluation.agreement import Agreement, generated, read_sheet, sample_size, write_sheets
 from scopegate.evaluation.datasets import Document, asked, choices, read_rows
 from scopegate.evaluation.plots import draw
 from scopegate.evaluation.shares import by_topic, confusion
 from scopegate.evaluation.tables import tables
 from scopegate.evaluation.work import Evaluate
+from scopegate.gate.gate import GateBroken, Judgement, ProbeGate
 from scopegate.jobs.work import Work
+from scopegate.knowledge import Knowledge
 from scopegate.llm.asker import Asker
 from scopegate.services import Services
 from scopegate.settings import Settings
@@ -281,6 +283,61 @@ async def test_gold_knowledge_is_answered_from_and_nothing_else(work: Work, serv
     assert services.knowledge.sizes()[0].facts == 1
     assert len(tables(summary)) == 1
     assert draw(summary, tmp_path)[0].is_file()
+
+
+async def test_shares_at_once_are_what_they_are_one_by_one(work: Work) -> None:
+    """As the runner of jobs and the command line do them."""
+    asked = [
+        {"question": f"Where is boat {n}?", "candidates": [f"Boat {n} is at pier {n}", "It sank"], "right": [0]}
+        for n in range(8)
+    ]
+    options = {"gold_shares": [0.25, 0.5, 0.75, 1.0], "llm": False}
+    spec = {"task": "multiple_choice", "dataset": asked, "options": options}
+    _, alone = await evaluated(work, spec)
+    async with asyncio.timeout(60):
+        done = await asyncio.gather(*[work.do(spec, item, lambda _: None) for item in await work.items(spec)])
+    assert (await work.finish(spec, done))["runs"] == alone["runs"]
+    assert alone["runs"][-1]["known_found"] == 1.0
+
+
+async def test_a_share_that_is_named_twice_is_one_run(work: Work) -> None:
+    options = {"gold_shares": [1, 1.0, 0.5, 0.5000001], "llm": False}
+    _, summary = await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+    assert [(run["gold_share"], run["questions"]) for run in summary["runs"]] == [(1.0, 1), (0.5, 1), (0.5000001, 1)]
+
+
+async def test_gold_knowledge_that_cannot_be_seen_is_no_knowledge(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object) -> Added:
+        return Added(1, 0, (), 1)
+
+    monkeypatch.setattr(Knowledge, "add", lost)
+    options = {"gold_shares": [1.0], "llm": False}
+    with pytest.raises(Unavailable, match="cannot be seen"):
+        await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+
+
+async def test_of_several_right_answers_mc1_takes_any(work: Work) -> None:
+    asked = {"question": "Who is it?", "candidates": ["It is Ada.", "It is Bo.", "Lava"], "right": [0, 1]}
+    options = {"without": ["hard", "probe"], "llm": False}
+    (row,), summary = await evaluated(work, {"task": "multiple_choice", "dataset": [asked], "options": options})
+    assert row["chosen"][0] in (0, 1)
+    assert summary["runs"][0]["accuracy"] == 1.0
+
+
+async def test_a_gate_that_broke_has_refused_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(*_: object) -> Judgement:
+        raise GateBroken("it is gone")
+
+    monkeypatch.setattr(ProbeGate, "judge", breaks)
+    options = {"gold_shares": [0.0, 1.0], "llm": False}
+    rows, summary = await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+    # At 0 the hard gate refuses before the probe is asked.
+    assert [(row["answered"], row["refused_by"], row["failed"]) for row in rows] == [
+        (False, "hard", False),
+        (False, None, True),
+    ]
+    assert [(run["failed"], run["refused"]["probe"]) for run in summary["runs"]] == [(0, 0), (1, 0)]
+    assert summary["runs"][1]["success"] is None
 
 
 async def test_without_gates_everything_is_answered_by_the_nearest_candidate(work: Work, services: Services) -> None:

@@ -127,16 +127,17 @@ def documents(rows: Sequence[Mapping[str, Any]]) -> list[Document]:
     return [_valid(Document, row, number) for number, row in enumerate(rows, 1)]
 
 
-def choices(rows: Sequence[Mapping[str, Any]], *, several: bool, seed: int) -> list[Choice]:
+def choices(rows: Sequence[Mapping[str, Any]], *, several: bool, seed: int, first: int = 1) -> list[Choice]:
     """The rows of TruthfulQA, CommonsenseQA or MedQA files, or rows of question, candidates and right (numbers from 0).
 
     several: TruthfulQA's MC2, in which several are right; else MC1. seed: of the order of TruthfulQA's candidates.
+    first: the place of the first of them.
     Raises Invalid, naming the row, where one is none of these, and where there are none.
     """
     if not rows:
         raise Invalid("the data set holds no rows")
     found = []
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows, first):
         try:
             found.append(_choice(row, number, several, seed))
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
