@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 
 _AT_ONCE = 4
+_WIDEST = 10_000
 _READY_S = 60
 _LLM_S = 30
 
@@ -413,8 +414,11 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
     from scopegate.api.replies import dump
     from scopegate.evaluation.tables import tables
 
-    for table in tables(summary):
-        Console().print(table)
+    # As wide as they are: what is cut off to fit into a terminal cannot be read anywhere.
+    console = Console(width=_WIDEST)
+    for title, table in tables(summary):
+        print(title)
+        console.print(table)
     if output is not None:
         (output / "summary.json").write_bytes(dump(summary) + b"\n")
         from scopegate.evaluation.plots import draw

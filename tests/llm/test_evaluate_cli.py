@@ -29,8 +29,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     # Loggers would keep the stderr of one run, which is closed after it.
     monkeypatch.setattr(logs, "configure", lambda settings: None)
 
-    def scopegate(*arguments: object) -> Result:
-        environment = {"COLUMNS": "200", "SCOPEGATE_DATA_DIR": str(tmp_path / "data")}
+    def scopegate(*arguments: object, columns: int = 200) -> Result:
+        environment = {"COLUMNS": f"{columns}", "SCOPEGATE_DATA_DIR": str(tmp_path / "data")}
         return CliRunner(env=environment).invoke(app, [*map(str, arguments)])
 
     return scopegate
@@ -87,6 +87,20 @@ def test_retrieval_and_choices_need_no_llm(run: Run, data: Path, documents: Path
     assert ended.exit_code == 0, ended.output
     assert [each["gold_share"] for each in summary(tmp_path / "out")["runs"]] == [0.0, 1.0]
     assert (tmp_path / "out" / "multiple_choice.svg").is_file()
+
+
+def test_tables_fit_a_terminal_and_are_never_cut(run: Run, tmp_path: Path) -> None:
+    rows = [{"question": "Who?", "candidates": ["Ada", "Bo"], "right": [0]}]
+    choices = written(tmp_path / "choices.jsonl", rows)
+    shares = [option for share in (0, 0.25, 0.5, 0.75, 1) for option in ("--gold", share)]
+    ended = run("evaluate", "multiple-choice", choices, *shares, columns=80)
+    assert ended.exit_code == 0, ended.output
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    for told in ("failed", "had all been answered", "unknown, refused", "0.25", "100.00"):
+        assert told in ended.stdout
+    ended = run("evaluate", "multiple-choice", choices, *shares, columns=20)
+    assert "…" not in ended.stdout
+    assert "had all been answered" in ended.stdout
 
 
 def test_sheets_go_out_and_come_back(run: Run, data: Path, documents: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def _bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]], la
     width = 0.8 / max(len(series), 1)
     for number, (name, values) in enumerate(series.items()):
         places = np.arange(len(names)) + (number - (len(series) - 1) / 2) * width
-        axes.bar(places, [100 * (value or 0.0) for value in values], width=width, label=name)
+        axes.bar(places, [np.nan if value is None else 100 * value for value in values], width=width, label=name)
     axes.set_xticks(
         range(len(names)), names, rotation=30 if len(names) > 4 else 0, ha="right" if len(names) > 4 else "center"
     )
