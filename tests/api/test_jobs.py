@@ -99,6 +99,39 @@ def test_a_data_set_is_made_and_comes_in_every_form(client: TestClient) -> None:
         assert json.loads(files.read("news.json")).keys() == {document["id"] for document in DOCUMENTS}
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_llm_that_denies_every_request_fails_the_job_with_its_sentence(
+    client: TestClient, llm: ScriptedLlm, status: int
+) -> None:
+    llm.begin_again(lambda _: Said(status=status))
+    short = {"id": "short", "text": "Too short."}
+    job = ended(client, client.post("/generate-dataset", json=REQUEST | {"documents": [*DOCUMENTS, short]}).json())
+    assert job["status"] == "failed"
+    assert job["error"] == (
+        "nothing came of 4 items, and 3 of them failed; the first: "
+        f"the LLM server answered with status {status}; look at its URL, model and key"
+    )
+    assert (job["summary"]["given_up"], job["summary"]["skipped"]) == (3, {"too_short": 1})
+
+
+def test_an_llm_that_answers_one_document_in_five(client: TestClient, llm: ScriptedLlm) -> None:
+    world, known = World(), PLACES[0]
+
+    def moody(asked: Asked) -> Said | str:
+        return world(asked) if known.name in json.dumps(asked.body) else Said(status=500)
+
+    llm.begin_again(moody)
+    unknown = [{"id": f"d{n}", "text": known.text.replace(known.name, "Nowhere")} for n in range(4)]
+    documents = [*unknown[:2], known.document, *unknown[2:]]
+    job = ended(client, client.post("/generate-dataset", json=REQUEST | {"documents": documents}).json())
+    summary = job["summary"]
+    assert (job["status"], summary["documents"], summary["without_questions"]) == ("succeeded", 5, 4)
+    assert summary["failed_steps"] == {"claims": 4, "in_scope_questions": 4}
+    assert {note.split(":")[0] for note in summary["notes"]} == {document["id"] for document in unknown}
+    assert {row["document_id"] for row in rows(client, job)} == {known.document["id"]}
+    assert len(rows(client, job)) == len(known.rows(seed=7))
+
+
 def test_a_data_set_has_a_card(client: TestClient) -> None:
     job = ended(client, made(client))
     card = client.get(f"/jobs/{job['id']}/result", params={"format": "card"})

@@ -17,6 +17,7 @@ from scopegate.settings import Settings
 from tests.unit.jobs import Echo, ended, jobs_on, texts
 
 LETTERS = list("abcdefgh")
+FAILED_AT = "the service failed at this; its log tells more"
 
 
 @pytest.fixture
@@ -62,7 +63,32 @@ async def test_what_fails_is_tried_once_more_and_then_told(jobs: Jobs, work: Ech
 async def test_a_job_of_which_nothing_could_be_done_has_failed(jobs: Jobs) -> None:
     job = await ended(jobs, await submit(jobs, texts=["a"], broken={"a": 9}))
     assert job.status is JobStatus.FAILED
-    assert job.error == "none of 1 items could be done; the first: the service failed at this; its log tells more"
+    assert job.error == "nothing came of 1 items, and 1 of them failed; the first: " + FAILED_AT
+
+
+async def test_what_failed_or_was_left_is_done_where_a_job_is_resumed(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work) as jobs:
+        some = await ended(jobs, await submit(jobs, broken={"b": 2}))
+        none = await ended(jobs, await submit(jobs, texts=["x"], broken={"x": 2}))
+        left = await submit(jobs, texts=["y", "z"], seconds=60)
+        await jobs.cancel(left)
+        work.began.clear()
+        work.began.extend("bbxx")
+        for job_id in (some.id, none.id):
+            job = await jobs.resume(job_id)
+            assert (job.finished_at, job.error, job.summary) == (None, None, None)
+            job = await ended(jobs, job_id)
+            assert (job.status, job.error) == (JobStatus.SUCCEEDED, None)
+            assert job.summary is not None
+            assert job.summary["given_up"] == 0
+            assert await jobs.resume(job_id) == job
+        assert work.began == list("bbxxbx")
+        assert await texts(jobs, some.id) == LETTERS
+        assert (await jobs.resume(left)).status is not JobStatus.CANCELLED
+        while "y" not in work.began:
+            await asyncio.sleep(0.02)
+        with pytest.raises(UnknownJob):
+            await jobs.resume("01KB3YQ4Z8M2N5P7R9T1V3X5Z7")
 
 
 async def test_a_job_that_cannot_be_started_has_failed(jobs: Jobs) -> None:

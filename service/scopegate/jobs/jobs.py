@@ -123,6 +123,10 @@ class Jobs:
             self._runner.drop(job_id)
         return job
 
+    async def resume(self, job_id: str) -> Job:
+        """Has an ended job go on where it failed or was cancelled; what is finished stays. Raises UnknownJob."""
+        return await self._store.resume(job_id)
+
     async def _serve(self, job_id: str) -> None:
         if self._runner is not None:
             await self._runner.serve(job_id)

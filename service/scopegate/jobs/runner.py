@@ -244,7 +244,9 @@ class Runner:
             return summary
 
         summary: dict[str, Any] | None = None
-        error = f"none of {failed} items could be done; the first: {first[0][1]}" if failed == len(done) > 0 else None
+        error = None
+        if failed and not any(one.rows for one in done):
+            error = f"nothing came of {len(done)} items, and {failed} of them failed; the first: {first[0][1]}"
         try:
             summary = await _twice(summarise)
         except (Unavailable, Overloaded):

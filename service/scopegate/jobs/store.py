@@ -162,6 +162,25 @@ class JobStore:
             )
         return await self.job(job_id)
 
+    async def resume(self, job_id: str) -> Job:
+        """Opens a job that has ended where something failed or was left; one that is whole, or goes on, stays as it is.
+
+        Items that failed are to be done anew. Raises UnknownJob.
+        """
+        async with self._writing() as connection:
+            query = select(*_SHOWN).where(_jobs.id == job_id, _jobs.finished_at.is_not(None)).with_for_update()
+            job = (await connection.execute(query)).one_or_none()
+            if job is not None:
+                failed = and_(_items.job == job.key, _items.error.is_not(None))
+                anew = {"state": "waiting", "attempts": 0, "rows": None, "counts": None, "notes": None, "error": None}
+                again = (await connection.execute(update(schema.items).where(failed).values(**anew))).rowcount
+                if again or job.status != JobStatus.SUCCEEDED:
+                    status = JobStatus.QUEUED if job.total is None else JobStatus.RUNNING
+                    ended = {"finished_at": None, "summary": None, "error": None, "attempts": 0}
+                    pace = {"pace_s": None, "paced_at": datetime.now(UTC)}
+                    await _change(connection, job, status=status, done=job.done - again, **ended, **pace)
+        return await self.job(job_id)
+
     async def result(self, job_id: str) -> AsyncIterator[list[Done]]:
         """What came of the finished items, in the order of the items, some at a time. Raises UnknownJob."""
         async for rows in self._finished(job_id, _items.rows, _items.counts, _items.notes):
