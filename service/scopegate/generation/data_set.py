@@ -46,7 +46,7 @@ class DataSet:
 
     def eloq(self) -> dict[str, bytes]:
         """The files of the published layout, by name."""
-        return output.eloq(self.rows, self.documents, self.card("questions.json"))
+        return output.eloq(self.rows, self.documents, self.card(output.LABELS))
 
     def card(self, data_file: str) -> str:
         """The card beside that file."""
