@@ -50,7 +50,8 @@ jobs = Table(
     sqlite_autoincrement=True,
 )
 
-# state: waiting, leased, done. attempts counts the leases that were not given back. error: why the item failed, in a sentence.
+# state: waiting, leased, done. attempts counts the leases that were not given back. error: why the item failed, in a
+# sentence.
 items = Table(
     "job_items",
     metadata,

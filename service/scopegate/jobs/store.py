@@ -354,17 +354,17 @@ class JobStore:
 
     async def give_back(self, worker: str, job_id: str) -> None:
         """Lets others have what the worker holds of a job, unless that has ended; it does not count as an attempt."""
-        free = {"worker": None, "leased_until": None}
+        free: dict[str, Any] = {"worker": None, "leased_until": None}
         async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None:
                 return
             if job.worker == worker:
-                back = free | {"attempts": _jobs.attempts - 1}
-                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**back))
+                back = {"attempts": _jobs.attempts - 1}
+                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**free, **back))
             held = and_(_items.job == job.key, _items.state == "leased", _items.worker == worker)
-            back = free | {"state": "waiting", "attempts": _items.attempts - 1}
-            await connection.execute(update(schema.items).where(held).values(**back))
+            anew = {"state": "waiting", "attempts": _items.attempts - 1}
+            await connection.execute(update(schema.items).where(held).values(**free, **anew))
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
