@@ -182,7 +182,9 @@ def test_events_tell_each_change_until_the_end(client: TestClient) -> None:
     assert events(again.text) == told[-1:]
     over = client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": str(told[-1]["id"])})
     assert (over.status_code, over.content) == (204, b"")
-    assert client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": "nonsense"}).status_code == 200
+    for nonsense in ("nonsense", "7" * 5_000, "-1"):
+        answer = client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": nonsense})
+        assert (answer.status_code, events(answer.text)) == (200, told[-1:])
 
 
 async def test_listeners_are_many_and_end_with_the_service_at_once(
@@ -269,11 +271,14 @@ def test_a_wrong_request_makes_no_job(client: TestClient, change: dict[str, Any]
 
 
 def test_what_there_is_nothing_of_is_404_and_what_makes_no_sense_422(client: TestClient) -> None:
-    for path in (f"/jobs/{UNKNOWN}", f"/jobs/{UNKNOWN}/events", f"/jobs/{UNKNOWN}/result"):
-        assert client.get(path).status_code == 404, path
+    for job_id in (UNKNOWN, "nope", "no%00pe", f"{UNKNOWN}%0A"):
+        for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/events", f"/jobs/{job_id}/result"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["type"]) == (404, "urn:scopegate:unknown-job"), path
+            assert answer.json()["detail"].startswith("there is no job '")
     assert client.delete(f"/jobs/{UNKNOWN}").status_code == 404
     job = made(client)
-    for path in ("/jobs/x", f"/jobs/{job['id']}/result?format=csv", "/jobs?status=lost", "/jobs?cursor=x"):
+    for path in (f"/jobs/{job['id']}/result?format=csv", "/jobs?status=lost", "/jobs?cursor=x"):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), path
     assert client.post("/generate-dataset", json=REQUEST, headers={"Idempotency-Key": ""}).status_code == 422
