@@ -257,6 +257,20 @@ async def test_further_documents_are_in_the_way_and_questions_in_scope_may_count
     assert rows[0]["rank"] == 2
 
 
+@pytest.mark.parametrize("text", ["the of and", "水"])
+async def test_documents_without_a_word_to_search_by_are_found_by_none(work: Work, text: str) -> None:
+    asked = [{"question": "When?", "in_scope": False, "document_id": f"{n}", "document": text} for n in range(2)]
+    spec = {"task": "retrieval", "dataset": asked, "options": {"retrievers": ["bm25"]}}
+    rows, _ = await evaluated(work, spec)
+    assert [row["rank"] for row in rows] == [2, 2]
+
+
+async def test_a_document_with_two_texts_is_invalid(work: Work) -> None:
+    asked = [{"question": "When?", "in_scope": False, "document_id": "f", "document": text} for text in ("a", "b")]
+    with pytest.raises(Invalid, match="the document 'f' has two texts"):
+        await work.items({"task": "retrieval", "dataset": asked})
+
+
 async def test_a_retriever_that_is_not_there_is_invalid(work: Work) -> None:
     with pytest.raises(Invalid, match="no retriever 'elastic'"):
         await work.items({"task": "retrieval", "dataset": QUESTIONS, "options": {"retrievers": ["elastic"]}})
