@@ -217,6 +217,12 @@ async def test_listeners_are_many_and_end_with_the_service_at_once(
         assert set(database.execute("SELECT state, worker FROM job_items")) == {("waiting", None)}
 
 
+def test_a_fresh_service_has_nothing_to_warn_of(serve: Callable[..., Server]) -> None:
+    server = serve()
+    assert server.stop() == 0
+    assert {line["level"] for line in server.log} == {"info"}
+
+
 def test_a_key_makes_one_job(client: TestClient) -> None:
     job = made(client, **{"Idempotency-Key": "one"})
     assert made(client, **{"Idempotency-Key": "one"})["id"] == job["id"]

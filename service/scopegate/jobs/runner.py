@@ -87,7 +87,7 @@ class Runner:
         """Begins to look for unfinished jobs, and works on them."""
         beat_s = min(_BEAT_S, self._lease_s / 3)
         for step, every_s in ((self._sweep, _SWEEP_S), (self._beat, beat_s), (self._forget, _FORGET_S)):
-            self._tasks.add(asyncio.create_task(_again_and_again(step, every_s)))
+            self._tasks.add(asyncio.create_task(self._again_and_again(step, every_s)))
 
     async def stop(self) -> None:
         """Stops in the middle, and gives back what it holds."""
@@ -107,6 +107,17 @@ class Runner:
             task.cancel()
 
     # What goes on all the time
+
+    async def _again_and_again(self, step: Callable[[], Coroutine[Any, Any, None]], every_s: float) -> None:
+        await self._store.opened()
+        while True:
+            try:
+                await uncut(step())
+            except ScopegateError as error:
+                log.warning("jobs are not looked after", cause=str(error))
+            except Exception:
+                log.exception("jobs are not looked after")
+            await asyncio.sleep(every_s)
 
     async def _sweep(self) -> None:
         """Takes up jobs that nobody told of: after a start, a lost message, the end of another worker."""
@@ -288,17 +299,6 @@ async def _twice(action: Callable[[], Awaitable[T]]) -> T:
         log.warning("something failed and is tried once more", cause=_sentence(error))
         await asyncio.sleep(_AGAIN_S)
         return await action()
-
-
-async def _again_and_again(step: Callable[[], Coroutine[Any, Any, None]], every_s: float) -> None:
-    while True:
-        try:
-            await uncut(step())
-        except ScopegateError as error:
-            log.warning("jobs are not looked after", cause=str(error))
-        except Exception:
-            log.exception("jobs are not looked after")
-        await asyncio.sleep(every_s)
 
 
 def _json(value: Any) -> Any:

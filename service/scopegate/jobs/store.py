@@ -84,8 +84,11 @@ class JobStore:
         # Writers of a job wait for its row one after the other; here they do so without a connection each.
         self._one_writer = asyncio.Lock()
 
-    # For those who ask for jobs
+    async def opened(self) -> None:
+        """Waits until the database has the tables."""
+        await self._database.opened.wait()
 
+    # For those who ask for jobs
     async def add(
         self, kind: JobKind, spec: Mapping[str, Any], digest: bytes, idempotency_key: str | None, most: int
     ) -> tuple[Job, bool]:

@@ -33,10 +33,12 @@ _AGAIN_S = 0.01
 class Database:
     """SQLite or Postgres behind one pair of transactions: read() sees one snapshot, write() is alone with its scope.
 
+    opened: set once its schema is this version's.
     Raises Invalid where the URL makes no sense, or where its driver is not installed; never quotes it.
     """
 
     def __init__(self, url: str) -> None:
+        self.opened = asyncio.Event()
         self.is_sqlite = url.startswith("sqlite")
         if self.is_sqlite:
             options: dict[str, Any] = {"connect_args": {"timeout": BUSY_S}}
@@ -71,6 +73,7 @@ class Database:
                 await connection.run_sync(_migrate)
         finally:
             _MIGRATING.release()
+        self.opened.set()
 
     async def close(self) -> None:
         """Closes every connection."""
