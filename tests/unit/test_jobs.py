@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text
 
 from scopegate.domain import Conflict, Invalid, Job, JobKind, JobStatus, Overloaded, StorageFull, UnknownJob
 from scopegate.jobs import Jobs
@@ -352,6 +353,25 @@ async def test_ended_jobs_are_forgotten_after_their_time(settings: Settings, wor
     with pytest.raises(UnknownJob):
         await store.job(job_id)
     await database.close()
+
+
+async def test_a_runner_forgets_ended_jobs_with_their_items_and_no_others(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work) as jobs:
+        old = await submit(jobs)
+        await ended(jobs, old)
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        unfinished = await submit(jobs, seconds=60)
+    await asyncio.sleep(1)
+    async with jobs_on(settings, work, job_retention_days=1 / 86_400) as jobs:
+        async with asyncio.timeout(5):
+            while old in {job.id for job in (await jobs.jobs(9, None, None, None)).items}:
+                await asyncio.sleep(0.02)
+        assert (await jobs.job(unfinished)).finished_at is None
+    database = Database(settings.sql_url)
+    async with database.read() as connection:
+        left = (await connection.execute(text("SELECT count(DISTINCT job) FROM job_items"))).scalar_one()
+    await database.close()
+    assert left <= 1, "items outlived their job"
 
 
 async def test_what_no_store_can_keep_is_a_failure_of_its_item_alone(jobs: Jobs) -> None:
