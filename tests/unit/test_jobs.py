@@ -10,7 +10,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from scopegate.domain import Conflict, Invalid, Job, JobKind, JobStatus, Overloaded, StorageFull, UnknownJob
-from scopegate.jobs import Jobs
+from scopegate.jobs import Done, Jobs
 from scopegate.jobs.store import JobStore, Seen, Turn
 from scopegate.knowledge.database import Database
 from scopegate.knowledge.schema import metadata
@@ -44,6 +44,30 @@ async def test_a_job_gives_each_item_once_in_order_with_a_summary(jobs: Jobs, wo
     assert await texts(jobs, job.id) == LETTERS
     assert sorted(work.began) == LETTERS
     assert work.summarised == 1
+
+
+async def test_what_is_skipped_sets_no_pace(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        job_id = await submit(jobs)
+    database = Database(settings.sql_url)
+    store = JobStore(database, 30)
+    await store.take(job_id, "worker")
+    await store.begin(job_id, "worker", await work.items({"texts": LETTERS}))
+
+    async def done(what: Done, after_s: float = 0) -> float | None:
+        turn = await store.take(job_id, "worker")
+        assert isinstance(turn, Turn)
+        await asyncio.sleep(after_s)
+        await store.commit(job_id, "worker", turn, what, None)
+        return (await store.job(job_id)).progress.remaining_s
+
+    skipped, made = Done((), {}), Done(({},), {})
+    assert [await done(skipped) for _ in range(3)] == [None] * 3
+    await asyncio.sleep(1)  # nobody is at work
+    remaining_s = await done(made, 0.2)
+    assert remaining_s == pytest.approx(4 * 0.2, rel=0.5)
+    assert await done(skipped) == pytest.approx(remaining_s * 3 / 4, abs=0.2)
+    await database.close()
 
 
 async def test_a_job_without_items_succeeds(jobs: Jobs) -> None:

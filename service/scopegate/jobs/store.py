@@ -37,11 +37,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An item is to be done. attempt: how often it was taken and not given back, this time included."""
+    """An item is to be done. attempt: how often it was taken and not given back, this time included; at: when."""
 
     item: Item
     position: int
     attempt: int
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ class JobStore:
             this = and_(_items.job == job.key, _items.position == row.position)
             values = lease | {"state": "leased", "attempts": row.attempts + 1}
             await connection.execute(update(schema.items).where(this).values(**values))
-            return Turn(Item(row.key, row.body), row.position, row.attempts + 1)
+            return Turn(Item(row.key, row.body), row.position, row.attempts + 1, now)
 
     async def begin(self, job_id: str, worker: str, found: Sequence[Item]) -> None:
         """Records what there is to do, unless the job has ended or another worker has begun it."""
@@ -324,9 +325,13 @@ class JobStore:
             )
             if changed.rowcount == 0:
                 return
-            lately = (now - job.paced_at).total_seconds()
-            pace_s = lately if job.pace_s is None else job.pace_s + (lately - job.pace_s) / min(job.done + 1, _PACE_OF)
-            await _change(connection, job, done=job.done + 1, pace_s=pace_s, paced_at=now)
+            pace: dict[str, Any] = {}
+            if done.rows or error is not None:  # what is skipped takes no time, and tells nothing of the others
+                # Not since the last end, where nobody was at work in between.
+                lately = (now - max(job.paced_at, turn.at)).total_seconds()
+                pace_s = job.pace_s or lately
+                pace = {"pace_s": pace_s + (lately - pace_s) / min(job.done + 1, _PACE_OF), "paced_at": now}
+            await _change(connection, job, done=job.done + 1, **pace)
 
     async def end(self, job_id: str, worker: str, summary: Mapping[str, Any] | None, error: str | None) -> None:
         """Records the job's end, a failure where there is an error, unless it has ended or another worker holds it."""
