@@ -142,14 +142,15 @@ async def job_result(job: InPath, query: Annotated[ResultQuery, Query()], parts:
         return StreamingResponse(_lines(parts, job), headers=headers | _named(f"{job}.jsonl"), media_type=NDJSON)
     if known.kind is not JobKind.GENERATE:
         raise Invalid(f"what a job of the kind {str(known.kind)!r} gives comes as jsonl alone")
-    data_set = await DataSet.of(parts.services.jobs, known)
-    if query.format == "card":
-        return Response(data_set.card(JSONL), headers=headers, media_type=_MARKDOWN)
-    if query.format == "parquet":
-        file = await asyncio.to_thread(data_set.parquet)
-        return Response(file, headers=headers | _named(f"{job}.parquet"), media_type=_PARQUET)
-    archive = await asyncio.to_thread(lambda: zipped(data_set.eloq()))
-    return Response(archive, headers=headers | _named(f"{job}.zip"), media_type=_ZIP)
+    async with parts.data_sets:
+        data_set = await DataSet.of(parts.services.jobs, known, with_documents=query.format == "eloq")
+        if query.format == "card":
+            return Response(data_set.card(JSONL), headers=headers, media_type=_MARKDOWN)
+        if query.format == "parquet":
+            file = await asyncio.to_thread(data_set.parquet)
+            return Response(file, headers=headers | _named(f"{job}.parquet"), media_type=_PARQUET)
+        archive = await asyncio.to_thread(lambda: zipped(data_set.eloq()))
+        return Response(archive, headers=headers | _named(f"{job}.zip"), media_type=_ZIP)
 
 
 def _named(file: str) -> dict[str, str]:
