@@ -46,6 +46,13 @@ async def test_a_job_gives_each_item_once_in_order_with_a_summary(jobs: Jobs, wo
     assert work.summarised == 1
 
 
+async def test_a_list_of_jobs_has_no_lists_in_their_summaries(jobs: Jobs) -> None:
+    job = await ended(jobs, await submit(jobs))
+    (listed,) = (await jobs.jobs(9, None, None, None)).items
+    assert listed.summary == {"echoed": 8, "items": 8, "given_up": 0}
+    assert job.summary == {**listed.summary, "failures": []}
+
+
 async def test_what_is_skipped_sets_no_pace(settings: Settings, work: Echo) -> None:
     async with jobs_on(settings, work, job_items=0) as jobs:
         job_id = await submit(jobs)
@@ -65,6 +72,7 @@ async def test_what_is_skipped_sets_no_pace(settings: Settings, work: Echo) -> N
     assert [await done(skipped) for _ in range(3)] == [None] * 3
     await asyncio.sleep(1)  # nobody is at work
     remaining_s = await done(made, 0.2)
+    assert remaining_s is not None
     assert remaining_s == pytest.approx(4 * 0.2, rel=0.5)
     assert await done(skipped) == pytest.approx(remaining_s * 3 / 4, abs=0.2)
     await database.close()

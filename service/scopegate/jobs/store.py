@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -141,7 +141,7 @@ class JobStore:
             return {row.id: Seen(_job(row), row.version) for row in rows}
 
     async def jobs(self, limit: int, cursor: str | None, status: JobStatus | None, kind: JobKind | None) -> Page[Job]:
-        """Jobs, the latest first; those that were made before the cursor's."""
+        """Jobs, the latest first, those made before the cursor's; without the lists in summaries, which may be long."""
         query = select(*_SHOWN).order_by(_jobs.id.desc()).limit(limit + 1)
         if cursor is not None:
             query = query.where(_jobs.id < cursor)
@@ -151,7 +151,7 @@ class JobStore:
             query = query.where(_jobs.kind == kind)
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).all()
-        found = [_job(row) for row in rows[:limit]]
+        found = [_in_list(_job(row)) for row in rows[:limit]]
         return Page(found, found[-1].id if len(rows) > limit else None)
 
     async def cancel(self, job_id: str) -> Job:
@@ -412,6 +412,12 @@ async def _change(connection: AsyncConnection, job: Row[Any], **values: Any) -> 
     await connection.execute(
         update(schema.jobs).where(_jobs.key == job.key).values(**values, version=_jobs.version + 1)
     )
+
+
+def _in_list(job: Job) -> Job:
+    if job.summary is None:
+        return job
+    return replace(job, summary={name: value for name, value in job.summary.items() if not isinstance(value, list)})
 
 
 def _job(row: Row[Any]) -> Job:
