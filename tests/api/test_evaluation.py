@@ -94,12 +94,13 @@ def test_what_cannot_be_evaluated_is_said_at_once(service: TestClient, body: dic
 
 
 def test_a_scope_is_calibrated_and_judges_by_it(service: TestClient) -> None:
-    body = {"questions": labelled(60), "max_wrong": 0.2, "delta": 0.2, "apply": True}
+    body = {"questions": labelled(60), "max_wrong": 0.2, "delta": 0.2, "largest_group": 2, "apply": True}
     job = ended(service, "/scopes/default/calibrate", body)
     assert (job["kind"], job["status"]) == ("calibrate", "succeeded")
     summary = job["summary"]
     assert summary["applied"]
     assert summary["guarantee"]["delta"] == 0.2
+    assert "no more than 2 of them depend on each other" in summary["guarantee"]["statement"]
     assert service.get("/scopes/default").json()["policy"] == summary["recommended"]
     gates = service.post("/check", json={"question": "Who?", "explain": True}).json()["gates"]
     thresholds = {gate["gate"]: gate["threshold"] for gate in gates}
@@ -113,6 +114,7 @@ def test_a_scope_is_calibrated_and_judges_by_it(service: TestClient) -> None:
         ("default", {"max_wrong": 0.0}, 422),
         ("default", {"max_wrong": 1}, 422),
         ("default", {"delta": 1.5}, 422),
+        ("default", {"largest_group": 0}, 422),
         ("default", {"questions": []}, 422),
         ("default", {"questions": [{"question": "Who?"}]}, 422),
         ("default", {"questions": [{"question": "Who?", "answerable": "yes"}]}, 422),

@@ -14,6 +14,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from scopegate.domain import Added, Conflict, Invalid, JobKind, Unavailable
+from scopegate.evaluation import retrieval
 from scopegate.evaluation.agreement import Agreement, generated, read_sheet, sample_size, write_sheets
 from scopegate.evaluation.datasets import Document, asked, choices, read_rows
 from scopegate.evaluation.plots import draw
@@ -21,7 +22,8 @@ from scopegate.evaluation.shares import by_topic, confusion
 from scopegate.evaluation.tables import tables
 from scopegate.evaluation.work import Evaluate
 from scopegate.gate.gate import GateBroken, Judgement, ProbeGate
-from scopegate.jobs.work import Work
+from scopegate.inference.encoder import Encoder, load_encoder
+from scopegate.jobs.work import Item, Work
 from scopegate.knowledge import Knowledge
 from scopegate.llm.asker import Asker
 from scopegate.services import Services
@@ -246,6 +248,24 @@ async def test_retrieval_finds_the_documents_of_questions(work: Work, tmp_path: 
     assert (draw(summary, tmp_path)[0].with_suffix(".svg")).is_file()
 
 
+async def test_any_sentence_transformers_model_retrieves(
+    work: Work, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the embedded default stands for here: it must find what the service's own finds."""
+    asked_for = []
+
+    def load(name: str, models: Path) -> Encoder:
+        asked_for.append(name)
+        return load_encoder(services.settings.embedder, models)
+
+    monkeypatch.setattr(retrieval, "load_encoder", load)
+    options = {"retrievers": ["embedder", "local:some/model"]}
+    rows, summary = await evaluated(work, {"task": "retrieval", "dataset": QUESTIONS, "options": options})
+    assert asked_for == ["local:some/model"]
+    assert summary["retrievers"]["local:some/model"] == summary["retrievers"]["embedder"]
+    assert len(rows) == 6
+
+
 async def test_further_documents_are_in_the_way_and_questions_in_scope_may_count(work: Work) -> None:
     options = {
         "documents": [{"id": "more", "text": "The captain of the ferry to Harwick is on leave."}],
@@ -352,6 +372,22 @@ async def test_a_gate_that_broke_has_refused_nothing(work: Work, monkeypatch: py
     ]
     assert [(run["failed"], run["refused"]["probe"]) for run in summary["runs"]] == [(0, 0), (1, 0)]
     assert summary["runs"][1]["success"] is None
+
+
+@pytest.mark.parametrize(("without", "refused_by"), [([], "hard"), (["hard"], "probe"), (["hard", "probe"], None)])
+async def test_each_gate_can_be_left_out(
+    work: Work, services: Services, without: list[str], refused_by: str | None
+) -> None:
+    await services.knowledge.add("default", facts("Lava is hot."))
+    options = {"without": without, "llm": False}
+    (row,), _ = await evaluated(work, {"task": "multiple_choice", "dataset": [TRUTHFUL], "options": options})
+    assert row["refused_by"] == refused_by
+
+
+async def test_an_item_reads_its_own_rows_alone(work: Work) -> None:
+    spec = {"task": "multiple_choice", "dataset": [{}, TRUTHFUL], "options": {"llm": False}}
+    (row,) = (await work.do(spec, Item("1", {"numbers": [1]}), lambda _: None)).rows
+    assert (row["id"], row["question"]) == ("2", TRUTHFUL["Question"])
 
 
 async def test_without_gates_everything_is_answered_by_the_nearest_candidate(work: Work, services: Services) -> None:
