@@ -228,7 +228,7 @@ def generate(
             await _holds_no_other(services, output, request.spec())
             job = await _same_job(services, JobKind.GENERATE, request.spec(), output)
             job = await _worked_on(services, job)
-            data_set = await DataSet.of(services.jobs, job, with_documents=True)
+            data_set = await DataSet.of(services.jobs, job)
             if data_set.rows:
                 await asyncio.to_thread(_write, output, data_set, job)
         _print_left_out(data_set, job)

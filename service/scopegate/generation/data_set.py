@@ -27,8 +27,8 @@ class DataSet:
     whole: bool
 
     @classmethod
-    async def of(cls, jobs: Jobs, job: Job, *, with_documents: bool = False) -> Self:
-        """That of a job; the documents are for eloq() alone. Raises UnknownJob where it is removed meanwhile."""
+    async def of(cls, jobs: Jobs, job: Job, *, with_documents: bool = True) -> Self:
+        """That of a job; JSONL, Parquet and card need no documents. Raises UnknownJob where it is removed meanwhile."""
         _, spec = await jobs.spec(job.id)
         done = [one async for part in jobs.result(job.id) for one in part]
         rows = [row for one in done for row in one.rows]
