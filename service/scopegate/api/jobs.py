@@ -92,7 +92,7 @@ async def list_jobs(page: Annotated[JobsQuery, Query()], parts: Given) -> Respon
 
 @router.get("/jobs/{job}", response_model=Job, responses=problems.documented(404))
 async def get_job(job: InPath, parts: Given) -> Response:
-    """A job: where it stands, and its summary once it has succeeded."""
+    """A job: where it stands, and its summary once it has ended."""
     return reply(await parts.services.jobs.job(job))
 
 
