@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from scopegate.domain import Conflict, Invalid, JobKind, Policy
+from scopegate.domain import Check, Conflict, Invalid, JobKind, Policy
 from scopegate.evaluation.plots import draw
 from scopegate.evaluation.tables import tables
 from scopegate.evaluation.work import Evaluate
 from scopegate.gate.gate import GateBroken, Judgement, ProbeGate
+from scopegate.gate.gatekeeper import Judged
 from scopegate.gate.retrieval import Case
 from scopegate.llm.asker import Asker
 from scopegate.llm.asks import LlmAway
@@ -142,6 +143,25 @@ async def test_where_a_gate_broke_nothing_is_detected(services: Services, monkey
     assert [each["out_of_scope"]["gates"] for each in rows] == [False, None, True, True, None]
     assert summary["judges"]["gates"]["undecided"] == 2
     assert summary["judges"]["gates"]["recall"] == 1.0
+
+
+async def test_long_documents_are_judged_in_pieces_of_whole_words(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, checks = services.gatekeeper.judge, []
+
+    async def seen(check: Check, end: float) -> Judged:
+        checks.append(check)
+        return await judge(check, end)
+
+    monkeypatch.setattr(services.gatekeeper, "judge", seen)
+    document = "The ferry number 12345 leaves at noon. " * 1_100 + "x" * 30_000
+    asked = row("f", "When does ferry 12345 leave?", document, None, True)
+    await evaluated(services.works[JobKind.EVALUATE], {"task": "detection", "dataset": [asked]})
+    pieces = [passage.text for passage in checks[0].passages or ()]
+    assert "".join(pieces) == document
+    assert max(map(len, pieces)) == 20_000
+    assert [piece[-1] for piece in pieces] == [" ", " ", " ", "x", "x"]
 
 
 async def test_rows_without_ids_are_numbered_from_one(work: Evaluate, server: ScriptedLlm) -> None:

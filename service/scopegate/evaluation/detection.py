@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from scopegate.prompts import load_prompt
 
 _PROMPT = load_prompt("filter_answerable")
 _CHUNK = 4
-_LONGEST = 20_000
+# Of a long document, up to a space if there is one.
+_PIECE = re.compile(r".{1,19999}(?:\s|\Z)|.{20000}", re.DOTALL)
 
 
 class Detection:
@@ -48,10 +50,8 @@ class Detection:
             cast: list[bool | None] = []
             if "gates" in self._by(spec):
                 stage("asking the gates")
-                passages = tuple(
-                    Passage(f"{start}", question.document[start : start + _LONGEST])
-                    for start in range(0, len(question.document), _LONGEST)
-                )
+                pieces = _PIECE.findall(question.document)
+                passages = tuple(Passage(f"{place}", piece) for place, piece in enumerate(pieces))
                 try:
                     said["gates"] = refused(await judged(self._gatekeeper, Check(question.question, passages=passages)))
                 except Invalid:  # more sentences than the gates read
