@@ -147,6 +147,8 @@ def test_the_documents_of_a_scope_will_do(client: TestClient) -> None:
     job = ended(client, answer.json())
     assert job["progress"]["total"] == 3
     assert client.post("/generate-dataset", json={"scope": "nowhere"}).status_code == 404
+    problem = client.post("/generate-dataset", json={"scope": "default"})
+    assert (problem.status_code, "has no documents" in problem.json()["detail"]) == (422, True)
 
 
 def test_the_result_so_far_can_be_had_and_stays_where_a_job_is_cancelled(client: TestClient, llm: ScriptedLlm) -> None:
@@ -159,7 +161,11 @@ def test_the_result_so_far_can_be_had_and_stays_where_a_job_is_cancelled(client:
         time.sleep(0.05)
     so_far = rows(client, job)
     assert {row["document_id"] for row in so_far} == {DOCUMENTS[0]["id"], DOCUMENTS[1]["id"]}
-    assert client.get(f"/jobs/{job['id']}/result").headers["x-job-status"] == "running"
+    for form in ("jsonl", "parquet", "eloq", "card"):
+        answer = client.get(f"/jobs/{job['id']}/result", params={"format": form})
+        assert (answer.status_code, answer.headers["x-job-status"]) == (200, "running")
+    parquet = client.get(f"/jobs/{job['id']}/result", params={"format": "parquet"})
+    assert pq.read_table(io.BytesIO(parquet.content)).to_pylist() == so_far
     begun = time.monotonic()
     cancelled = client.delete(f"/jobs/{job['id']}").json()
     assert cancelled["status"] == "cancelled"
@@ -265,6 +271,12 @@ def test_a_thousand_jobs_are_made_listed_and_cancelled_quickly(client: TestClien
         {"in_scope_questions": -1},
         {"seed": 1.5},
         {"seed": -1},
+        {"facts_per_document": 101},
+        {"rounds": 21},
+        {"partitions": 21},
+        {"in_scope_questions": 101},
+        {"votes": 100},
+        {"seed": 2**31},
         {"url": "http://elsewhere"},
     ],
 )

@@ -80,7 +80,9 @@ async def generate_dataset(
 ) -> Response:
     """A job that makes questions of documents: some that they answer, and some that only seem so."""
     if body.scope is not None:
-        await parts.services.knowledge.scope(body.scope)
+        scope = await parts.services.knowledge.scope(body.scope)
+        if not scope.documents:
+            raise Invalid(f"the scope {body.scope!r} has no documents to make questions of")
     return await accepted(parts, JobKind.GENERATE, body.spec(), idempotency_key)
 
 
