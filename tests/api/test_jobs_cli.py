@@ -129,6 +129,8 @@ def test_what_failed_is_done_by_the_same_command_once_the_llm_is_mended(
     assert (code, said) == (1, "")
     assert "scopegate: nothing came of 3 items, and 3 of them failed; the first: the LLM server answered with" in error
     assert "status 401; look at its URL, model and key" in error
+    assert "Traceback" not in error
+    assert '"event"' not in error
     assert not out.exists()
 
     llm.begin_again(lambda asked: Said(status=403) if PLACES[1].name in json.dumps(asked.body) else world(asked))

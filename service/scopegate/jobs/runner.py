@@ -32,6 +32,7 @@ _MOST_ATTEMPTS = 30
 _TOO_MANY = f"{_MOST_ATTEMPTS} workers ended while they were at it"
 _AGAIN_S = 1.0
 _MOST_FAILURES = 100
+_SAYS_WHY = (ScopegateError, LlmFailed)
 
 
 @dataclass(slots=True, eq=False)
@@ -217,9 +218,8 @@ class Runner:
             found = [Item(item.key, _json(item.body)) for item in await crew.work.items(crew.spec)]
         except (Unavailable, Overloaded):
             raise
-        except Exception as error:
-            if not isinstance(error, ScopegateError):
-                log.exception("a job could not be started")
+        except Exception as error:  # noqa: BLE001 - it is told
+            _logged("a job could not be started", error)
             await self._over(crew, None, _sentence(error))
             return
         log.info("job started", items=len(found))
@@ -239,8 +239,8 @@ class Runner:
                 error = _TOO_MANY
             else:
                 done = await _twice(do)
-        except Exception as failed:
-            log.exception("an item failed", item=turn.item.key)
+        except Exception as failed:  # noqa: BLE001 - it is told
+            _logged("an item failed", failed, item=turn.item.key)
             error = _sentence(failed)
         finally:
             crew.stages.pop(turn.position, None)
@@ -262,8 +262,8 @@ class Runner:
             summary = await _twice(summarise)
         except (Unavailable, Overloaded):
             raise
-        except Exception as problem:
-            log.exception("a job's summary could not be made")
+        except Exception as problem:  # noqa: BLE001 - it is told
+            _logged("a job's summary could not be made", problem)
             error = _sentence(problem)
         else:
             failures = [{"item": key, "error": why} for key, why in first]
@@ -296,7 +296,7 @@ async def _twice(action: Callable[[], Awaitable[T]]) -> T:
     try:
         return await action()
     except Exception as error:  # noqa: BLE001 - whatever it was, it may have passed
-        log.warning("something failed and is tried once more", cause=_sentence(error))
+        log.info("something failed and is tried once more", cause=_sentence(error))
         await asyncio.sleep(_AGAIN_S)
         return await action()
 
@@ -306,7 +306,15 @@ def _json(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value))
 
 
+def _logged(event: str, error: Exception, **values: str) -> None:
+    """What says why in a sentence is no fault of ours, and needs no trace."""
+    if isinstance(error, _SAYS_WHY):
+        log.info(event, cause=str(error), **values)
+    else:
+        log.exception(event, **values)
+
+
 def _sentence(error: Exception) -> str:
-    if isinstance(error, (ScopegateError, LlmFailed)):
+    if isinstance(error, _SAYS_WHY):
         return str(error)
     return "the service failed at this; its log tells more"
