@@ -716,7 +716,7 @@ def _print_jobs(found: Sequence[Job]) -> None:
 
     # An id is there to be copied, however narrow the terminal.
     whole = Column("id", no_wrap=True, min_width=26)
-    listed = Table(whole, "kind", "status", "done", "stage", "created")
+    listed = Table(whole, "kind", Column("status", no_wrap=True), "done", "stage", "created")
     for job in found:
         progress = job.progress
         done = f"{progress.done}/{'?' if progress.total is None else progress.total}"
