@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.report import table
 from scopegate.domain import JobKind
+from scopegate.evaluation.calibration import labelled
 from scopegate.evaluation.datasets import read_rows
 from scopegate.evaluation.thresholds import Labelled, calibrate, passes
 from scopegate.services import Services
@@ -57,12 +58,8 @@ async def seen(services: Services, rows: Sequence[dict[str, Any]]) -> Labelled:
     spec = {"scope": "default", "questions": questions}
     work = services.works[JobKind.CALIBRATE]
     found = [row for item in await work.items(spec) for row in (await work.do(spec, item, lambda _: None)).rows]
-    return Labelled(
-        np.array([row["ratio"] for row in found], float),
-        np.array([row["probability"] for row in found], float),
-        np.array([row["answerable"] for row in found], bool),
-        [row["group"] for row in found],
-    )
+    pool, _ = labelled(questions, {int(row["id"]): row for row in found})
+    return pool
 
 
 def promises(pool: Labelled, draws: int) -> list[tuple[str, ...]]:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, TypeVar
 
@@ -26,6 +26,7 @@ from scopegate.evaluate_cli import calibrate
 from scopegate.probe_cli import app as probe_app
 
 if TYPE_CHECKING:
+    from scopegate.api.schemas import GenerateRequest, SourceDocument
     from scopegate.domain import Added, Answer, Check, Evidence, Job, JobKind, NewFact, Verdict
     from scopegate.generation.data_set import DataSet
     from scopegate.services import Services
@@ -39,6 +40,10 @@ REFUSED = 2
 _CALL = 1000
 _LOADING_S = 60
 _LLM_S = 10
+
+# What a job says of itself, beside the data set that it has made.
+_JOB = "job.json"
+_MOST_TOLD = 20
 
 app = typer.Typer(
     name="scopegate",
@@ -110,6 +115,7 @@ def serve(
 
         from scopegate import logs
         from scopegate.app import create_app
+        from scopegate.server import Server
 
         settings = _settings(
             host=host,
@@ -122,8 +128,9 @@ def serve(
         logs.configure(settings)
         _writable(settings.data_dir)
         listener = _listen(settings.host, settings.port)
+        service = create_app(settings)
         config = uvicorn.Config(
-            create_app(settings),
+            service,
             lifespan="on",
             ws="none",
             log_config=None,
@@ -135,7 +142,7 @@ def serve(
         structlog.get_logger("scopegate").info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
         # uvicorn stops in order on a signal and then raises it again; having stopped in order, we end with 0.
         signal.signal(signal.SIGTERM, lambda *_: None)
-        server = uvicorn.Server(config)
+        server = Server(config, service.state.parts.services.jobs)
         with suppress(KeyboardInterrupt):
             server.run([listener])
         if not server.started:
@@ -208,50 +215,45 @@ def generate(
     """Make questions of documents: some that they answer, some that only seem so. The same command again goes on."""
 
     async def work(services: Services) -> None:
-        from scopegate.api.schemas import GenerateRequest
         from scopegate.domain import JobKind, JobStatus
         from scopegate.generation.data_set import DataSet
 
-        request: GenerateRequest = _valid(
-            GenerateRequest,
-            {
-                "documents": None if file is None else _documents(file),
-                "scope": scope,
-                "facts_per_document": facts_per_document,
-                "rounds": rounds,
-                "partitions": partitions,
-                "in_scope_questions": in_scope_questions,
-                "votes": votes,
-                "seed": seed,
-            },
-        )
+        if services.llms is not None:
+            await services.llms.found(_LLM_S)
         if missing := services.not_ready():
-            _fail("; ".join(missing))
+            _fail("; ".join(missing) + "; look at --llm-url, --llm-model and SCOPEGATE_LLM_API_KEY")
         if scope is not None:
             await services.knowledge.scope(scope)
-        await asyncio.to_thread(output.mkdir, parents=True, exist_ok=True)
-        job = await _same_job(services, JobKind.GENERATE, request.spec(), output)
-        async with services.jobs.working(only=job.id):
-            job = await _followed(services, job)
-        data_set = await DataSet.of(services.jobs, job)
-        await asyncio.to_thread(_write, output, data_set, job)
+        with _folder(output):
+            await _holds_no_other(services, output, request.spec())
+            job = await _same_job(services, JobKind.GENERATE, request.spec(), output)
+            job = await _worked_on(services, job)
+            data_set = await DataSet.of(services.jobs, job)
+            if data_set.rows:
+                await asyncio.to_thread(_write, output, data_set, job)
+        _print_left_out(data_set, job)
         if json:
             _print_json(job)
-        elif job.status is JobStatus.SUCCEEDED:
-            print(f"{len(data_set.rows)} questions on {job.progress.done} documents are in {output}")
+        elif data_set.rows:
+            documents = len({row["document_id"] for row in data_set.rows})
+            print(f"{len(data_set.rows)} questions on {documents} documents are in {output}")
         if job.status is not JobStatus.SUCCEEDED:
-            _fail(job.error or f"the job was cancelled; what it has made is in {output}")
+            _fail(job.error or f"the job was cancelled; the same command goes on, and what it has made is in {output}")
+        if not data_set.rows:
+            _fail(f"no question came of {job.progress.done} documents")
 
-    _run(
-        work,
-        scope or "default",
-        data_dir,
-        database_url,
-        makes=True,
-        asks=True,
-        llm_url=llm_url,
-        llm_model=llm_model,
-    )
+    with _errors():
+        request = _generation(
+            file,
+            scope,
+            facts_per_document=facts_per_document,
+            rounds=rounds,
+            partitions=partitions,
+            in_scope_questions=in_scope_questions,
+            votes=votes,
+            seed=seed,
+        )
+    _run(work, scope or "default", data_dir, database_url, makes=True, llm_url=llm_url, llm_model=llm_model)
 
 
 @app.command()
@@ -412,6 +414,10 @@ def _way(loc: Iterable[str | int]) -> str:
     return ".".join(str(step) for step in loc)
 
 
+def _sentences(details: Iterable[Mapping[str, Any]]) -> str:
+    return "; ".join(": ".join(filter(None, (_way(detail["loc"]), detail["msg"]))) for detail in details)
+
+
 def _fail(sentence: str) -> NoReturn:
     print(f"scopegate: {sentence}", file=sys.stderr)
     raise typer.Exit(1)
@@ -427,7 +433,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except RequestValidationError as error:
-        _fail("; ".join(f"{_way(detail['loc'])}: {detail['msg']}" for detail in error.errors()))
+        _fail(_sentences(error.errors()))
     except ScopegateError as error:
         _fail(str(error))
     except OSError as error:
@@ -550,35 +556,102 @@ def _stdout() -> AbstractContextManager[BinaryIO]:
 # Jobs
 
 
-def _documents(path: Path) -> list[Any]:
-    """The documents of a file, a line each."""
-    import orjson
+def _generation(file: Path | None, scope: str | None, **options: int) -> GenerateRequest:
+    """What generate is asked for. What is wrong is told by its line in the file, or by its option."""
+    from fastapi.exceptions import RequestValidationError
 
-    found: list[Any] = []
+    from scopegate.api.schemas import GenerateRequest
+
+    if (file is None) == (scope is None):
+        _fail("give exactly one of FILE and --scope")
+    documents = None if file is None else _documents(file)
+    try:
+        request: GenerateRequest = _valid(GenerateRequest, {"documents": documents, "scope": scope} | options)
+    except RequestValidationError as error:
+        wrong = error.errors()[0]
+        name = wrong["loc"][0]
+        _fail(f"{file if name == 'documents' else '--' + name.replace('_', '-')}: {wrong['msg']}")
+    return request
+
+
+def _documents(path: Path) -> list[SourceDocument]:
+    """The documents of a file, a line of JSON each."""
+    import orjson
+    from fastapi.exceptions import RequestValidationError
+
+    from scopegate.api.schemas import SourceDocument
+
+    found: list[SourceDocument] = []
+    lines: dict[str, int] = {}
     with _stdin() if str(path) == "-" else path.open("rb") as file:
         for number, text in enumerate(file, 1):
+            if text.isspace():
+                continue
             try:
-                if not text.isspace():
-                    found.append(orjson.loads(text))
+                document: SourceDocument = _valid(SourceDocument, orjson.loads(text))
             except orjson.JSONDecodeError as error:
                 _fail(f"{path}, line {number}: {error}")
+            except RequestValidationError as error:
+                _fail(f"{path}, line {number}: {_sentences(error.errors())}")
+            found.append(document)
+            id_ = document.id or f"d{len(found)}"
+            if (first := lines.setdefault(id_, number)) != number:
+                _fail(f"{path}, line {number}: the document on line {first} has the id {id_!r} already")
+    if not found:
+        _fail(f"{path} has no documents, a line of JSON each")
     return found
 
 
-async def _same_job(services: Services, kind: JobKind, spec: Mapping[str, Any], output: Path) -> Job:
-    """The job that this request and folder have made already, else a new one; one that failed is made again."""
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Makes the folder; it goes again where nothing was put into it."""
+    made = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):
+                path.rmdir()
+
+
+async def _holds_no_other(services: Services, folder: Path, spec: Mapping[str, Any]) -> None:
+    """Fails where the folder holds what was made for another request."""
     import orjson
 
-    from scopegate.domain import JobStatus
+    from scopegate.domain import UnknownJob
+
+    try:
+        held = orjson.loads(await asyncio.to_thread((folder / _JOB).read_bytes))
+        _, known = await services.jobs.spec(held["id"])
+    except FileNotFoundError:
+        return
+    except (UnknownJob, ValueError, TypeError, LookupError):
+        known = {}
+    if known != spec:
+        _fail(f"{folder} holds another data set; name another folder with -o, or remove {folder / _JOB} to replace it")
+
+
+async def _same_job(services: Services, kind: JobKind, spec: Mapping[str, Any], output: Path) -> Job:
+    """The job that this request and folder have made already, else a new one; what failed in it is done anew."""
+    import orjson
 
     folder = await asyncio.to_thread(output.resolve)
     asked = orjson.dumps([str(folder), spec], option=orjson.OPT_SORT_KEYS)
-    key = hashlib.sha256(asked).hexdigest()
-    for attempt in count(1):
-        job, _ = await services.jobs.submit(kind, spec, f"cli:{key}:{attempt}")
-        if job.status not in {JobStatus.FAILED, JobStatus.CANCELLED}:
-            break
-    return job
+    job, _ = await services.jobs.submit(kind, spec, f"cli:{hashlib.sha256(asked).hexdigest()}")
+    return await services.jobs.resume(job.id)
+
+
+async def _worked_on(services: Services, job: Job) -> Job:
+    """The job once it has ended; says where it stands where it is interrupted."""
+    try:
+        async with services.jobs.working(only=job.id):
+            return await _followed(services, job)
+    except asyncio.CancelledError:
+        progress = (await services.jobs.job(job.id)).progress
+        total = "?" if progress.total is None else progress.total
+        print(f"scopegate: {progress.done} of {total} documents are done; the same command goes on", file=sys.stderr)
+        raise
 
 
 async def _followed(services: Services, job: Job) -> Job:
@@ -604,29 +677,46 @@ async def _followed(services: Services, job: Job) -> Job:
 
 
 def _write(folder: Path, data_set: DataSet, job: Job) -> None:
-    """The data set in every form, its card, and what the job says of itself."""
+    """The data set in every form, its card, and what the job says of itself; what was there stays until all is made."""
     from scopegate.api.replies import dump
     from scopegate.domain import Invalid
     from scopegate.generation.output import CARD, JSONL, PARQUET
 
-    (folder / JSONL).write_bytes(data_set.jsonl())
-    (folder / CARD).write_text(data_set.card(JSONL), encoding="utf-8")
-    (folder / "job.json").write_bytes(dump(job) + b"\n")
-    for name, content in data_set.eloq().items():
-        (folder / "eloq").mkdir(exist_ok=True)
-        (folder / "eloq" / name).write_bytes(content)
+    files = {f"eloq/{name}": content for name, content in data_set.eloq().items()}
+    files |= {JSONL: data_set.jsonl(), CARD: data_set.card(JSONL).encode(), _JOB: dump(job) + b"\n"}
     try:
-        (folder / PARQUET).write_bytes(data_set.parquet())
+        files[PARQUET] = data_set.parquet()
     except Invalid as error:
         print(f"scopegate: {PARQUET} is left out: {error}", file=sys.stderr)
+    (folder / "eloq").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as made:
+        (Path(made) / "eloq").mkdir()
+        for name, content in files.items():
+            (Path(made) / name).write_bytes(content)
+        for name in files:
+            (Path(made) / name).replace(folder / name)
+
+
+def _print_left_out(data_set: DataSet, job: Job) -> None:
+    """What was skipped or failed, and why, on stderr."""
+    failed = [f"{each['item']}: {each['error']}" for each in (job.summary or {}).get("failures", ())]
+    told = [*failed, *data_set.notes]
+    if told:
+        print("left out, or failed:", *told[:_MOST_TOLD], sep="\n  ", file=sys.stderr)
+    if len(told) > _MOST_TOLD:
+        print(f"  and {len(told) - _MOST_TOLD} more", file=sys.stderr)
+    if failed:
+        print("the same command tries again what failed", file=sys.stderr)
 
 
 def _print_jobs(found: Sequence[Job]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    listed = Table("id", "kind", "status", "done", "stage", "created")
+    # An id is there to be copied, however narrow the terminal.
+    whole = Column("id", no_wrap=True, min_width=26)
+    listed = Table(whole, "kind", Column("status", no_wrap=True), "done", "stage", "created")
     for job in found:
         progress = job.progress
         done = f"{progress.done}/{'?' if progress.total is None else progress.total}"

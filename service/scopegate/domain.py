@@ -198,7 +198,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work in the background. error: why it failed, in a sentence. summary: what came of it, once it has succeeded."""
+    """Work in the background. error: why it failed, in a sentence. summary: what came of it, once it has ended."""
 
     id: str
     kind: JobKind

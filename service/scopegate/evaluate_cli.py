@@ -10,16 +10,18 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from scopegate.domain import JobKind
+from scopegate.domain import Invalid, JobKind
 
 if TYPE_CHECKING:
-    from scopegate.jobs.work import Work
+    from scopegate.jobs.work import Done, Item
     from scopegate.services import Services
 
 app = typer.Typer(
@@ -29,6 +31,9 @@ app = typer.Typer(
 )
 
 _AT_ONCE = 4
+_WIDEST = 10_000
+_NO_PROMISE = 3
+_ROWS = "rows.jsonl"
 _READY_S = 60
 _LLM_S = 30
 
@@ -213,20 +218,16 @@ def agreement(
 ) -> None:
     """Say how far people agree with each other and with what was generated (ELOQ, table 3 and figure 1)."""
 
-    def rows() -> list[dict[str, Any]]:
-        from scopegate.evaluation.agreement import GENERATED, TRUTH, read_sheet
+    def spec() -> dict[str, Any]:
+        from scopegate.evaluation.agreement import TRUTH, generated, read_sheet
         from scopegate.evaluation.datasets import read_rows
 
         labels = [row for path in filled for row in read_sheet(path)]
         if truth is not None:
             labels += [{**row, "annotator": TRUTH} for row in read_sheet(truth)]
-        for number, row in enumerate(read_rows(data), 1):
-            in_scope = row.get("in_scope", row.get("answerable"))
-            said = {"out_of_scope": None if in_scope is None else not in_scope, "defused": row.get("defused")}
-            labels.append({"id": str(row.get("id", number)), "annotator": GENERATED, **said})
-        return labels
+        return {"task": "agreement", "dataset": labels + generated(read_rows(data)), "options": {}}
 
-    _evaluate_rows("agreement", rows, {}, output, {})
+    _measure(spec, output, {})
 
 
 def calibrate(
@@ -246,7 +247,10 @@ def calibrate(
     database_url: DatabaseUrl = None,
     output: Output = None,
 ) -> None:
-    """Find alpha and the probe's threshold from labelled questions, with a guarantee on what is let through."""
+    """Find alpha and the probe's threshold from labelled questions, with a guarantee on what is let through.
+
+    Exit code 3: nothing can be promised, and so --apply has applied nothing.
+    """
 
     async def work() -> None:
         from scopegate.evaluation.datasets import read_rows
@@ -265,13 +269,16 @@ def calibrate(
         }
 
         async def asked(services: Services) -> dict[str, Any]:
-            return await _done(services.works[JobKind.CALIBRATE], spec, output)
+            return await _done(services, JobKind.CALIBRATE, spec, output)
 
         changed = {"data_dir": data_dir, "database_url": database_url}
         summary = await _with_services(asked, changed, scope)
         _show(summary, output)
         if summary["guarantee"] is None:
             print(f"No promise: {summary['why_not']}.")
+            if apply:
+                print(f"Nothing is applied: the policy of scope {scope!r} is what it was.")
+                raise typer.Exit(_NO_PROMISE)
             return
         print(summary["guarantee"]["statement"])
         print(summary["guarantee"]["assumes"])
@@ -282,11 +289,27 @@ def calibrate(
 
 
 def _labelled(row: Mapping[str, Any], number: int) -> dict[str, Any]:
-    question, answerable = row.get("question"), row.get("answerable", row.get("in_scope"))
-    if not isinstance(question, str) or not question.strip() or not isinstance(answerable, bool):
-        _fail(f"row {number}: it needs a question, and answerable as true or false")
-    passages = row.get("passages") or ([row["passage"]] if row.get("passage") else None)
-    return {"question": question, "answerable": answerable, "passages": passages, "group": row.get("group")}
+    """A row as the API takes it; its passages may also be texts, or one text."""
+    from pydantic import ValidationError
+
+    from scopegate.api.evaluation_schemas import CalibrationQuestion
+
+    group, passages = row.get("group"), row.get("passages")
+    if passages is None and row.get("passage") is not None:
+        passages = [row["passage"]]
+    if isinstance(passages, list):
+        passages = [{"text": each} if isinstance(each, str) else each for each in passages]
+    given = {
+        "question": row.get("question"),
+        "answerable": row.get("answerable", row.get("in_scope")),
+        "passages": passages,
+        "group": None if group is None else str(group),
+    }
+    try:
+        return CalibrationQuestion.model_validate(given).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Invalid(f"row {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def _llms(llm_url: str | None, llm_model: str | None, judge_url: str | None, judge_model: str | None) -> dict[str, Any]:
@@ -297,7 +320,13 @@ def _asked(data: Path, documents: Path | None) -> list[Any]:
     from scopegate.evaluation import datasets
 
     known = [] if documents is None else datasets.documents(datasets.read_rows(documents))
-    return datasets.asked(datasets.read_rows(data), known)
+    rows = datasets.read_rows(data)
+    try:
+        return datasets.asked(rows, known)
+    except Invalid as error:
+        if documents is None and any("document_id" in row or "doc" in row for row in rows):
+            raise Invalid(f"{error}; rows that name documents by document_id need --documents FILE") from None
+        raise
 
 
 def _evaluate(
@@ -311,36 +340,32 @@ def _evaluate(
     scope: str | None = None,
     corpus: bool = False,
 ) -> None:
-    def rows() -> list[dict[str, Any]]:
+    def spec() -> dict[str, Any]:
         from scopegate.evaluation.datasets import read_rows
 
-        if task == "multiple_choice":
-            return read_rows(data)
-        return [each.model_dump() for each in _asked(data, documents)]
+        choices = task == "multiple_choice"
+        rows = read_rows(data) if choices else [each.model_dump() for each in _asked(data, documents)]
+        further = {"documents": read_rows(documents)} if corpus and documents is not None else {}
+        return {"task": task, "dataset": rows, "options": {**options, **further}}
 
-    def further() -> dict[str, Any]:
-        from scopegate.evaluation.datasets import read_rows
-
-        return {**options, "documents": read_rows(documents)} if corpus and documents is not None else dict(options)
-
-    _evaluate_rows(task, rows, further, output, changed, scope)
+    _measure(spec, output, changed, scope)
 
 
-def _evaluate_rows(
-    task: str,
-    rows: Callable[[], list[dict[str, Any]]],
-    options: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-    output: Path | None,
-    changed: Mapping[str, Any],
-    scope: str | None = None,
+def _measure(
+    made: Callable[[], dict[str, Any]], output: Path | None, changed: Mapping[str, Any], scope: str | None = None
 ) -> None:
+    """Does what the spec says, which is made first, shows what came of it, and writes it."""
+
     async def work() -> None:
-        spec = {"task": task, "dataset": rows(), "options": options() if callable(options) else options}
+        spec = made()
 
         async def evaluated(services: Services) -> dict[str, Any]:
-            return await _done(services.works[JobKind.EVALUATE], spec, output)
+            return await _done(services, JobKind.EVALUATE, spec, output)
 
-        _show(await _with_services(evaluated, changed, scope), output)
+        summary = await _with_services(evaluated, changed, scope)
+        _show(summary, output)
+        if summary.get("failed_items"):
+            raise typer.Exit(1)
 
     _run(work)
 
@@ -369,40 +394,76 @@ async def _with_services(
         services = Services(settings)
         async with services.running([scope or "default"]):
             await services.knowledge.ready(_READY_S)
-            if services.llms is not None:
-                await services.llms.found(_LLM_S)
             return await work(services)
 
 
-async def _done(work: Work, spec: Mapping[str, Any], output: Path | None) -> dict[str, Any]:
-    """Does the work here, a few items at a time; its summary. A failure ends it."""
+async def _done(services: Services, kind: JobKind, spec: Mapping[str, Any], output: Path | None) -> dict[str, Any]:
+    """Does the work here, a few items at a time; its summary.
+
+    Items that fail are counted and passed over, and an LLM that stays away ends it: the summary is of the others.
+    Raises what the first of them raised where all fail.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
+    from scopegate.api.replies import dump
+    from scopegate.domain import ScopegateError
+    from scopegate.llm.asker import side_by_side
+    from scopegate.llm.asks import LlmAway, LlmFailed
+
+    work = services.works[kind]
     items = await work.items(spec)
+    await _llm_found(services, spec)
     room = asyncio.Semaphore(_AT_ONCE)
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    failures: list[Exception] = []
+    silent = not sys.stderr.isatty()
+    with _rows(output) as file, Progress(console=Console(stderr=True), transient=True, disable=silent) as bars:
         bar = bars.add_task("starting", total=len(items))
 
-        async def one(item: Any) -> Any:
+        async def one(item: Item) -> Done | None:
             async with room:
-                done = await work.do(spec, item, lambda stage: bars.update(bar, description=stage))
+                if any(isinstance(failure, LlmAway) for failure in failures):
+                    return None
+                try:
+                    done = await work.do(spec, item, lambda stage: bars.update(bar, description=stage))
+                except (ScopegateError, LlmFailed) as error:
+                    failures.append(error)
+                    return None
+                file.write(b"".join(dump(row) + b"\n" for row in done.rows))
+                file.flush()
                 bars.advance(bar)
                 return done
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(item)) for item in items]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-    done = [task.result() for task in tasks]
-    if output is not None:
-        from scopegate.api.replies import dump
-
-        output.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
+        done = [each for each in await side_by_side([one(item) for item in items]) if each is not None]
+    if failures and not done:
+        raise failures[0]
+    if output is not None:  # in their order, now that all are there
         rows = b"".join(dump(row) + b"\n" for each in done for row in each.rows)
-        (output / "rows.jsonl").write_bytes(rows)
-    return dict(await work.finish(spec, done))
+        (output / _ROWS).write_bytes(rows)
+    summary = dict(await work.finish(spec, done))
+    if failures:
+        summary["failed_items"] = len(items) - len(done)
+        left = f"{len(items) - len(done)} of {len(items)} items failed, and what follows is of the others"
+        print(f"scopegate: {left}; the first: {failures[0]}", file=sys.stderr)
+    return summary
+
+
+async def _llm_found(services: Services, spec: Mapping[str, Any]) -> None:
+    """Waits for the LLM, where one is set and this may ask it."""
+    if services.llms is None or spec.get("task") in {"retrieval", "agreement"}:
+        return
+    await services.llms.found(_LLM_S)
+    # Calibration asks no LLM, unless its hidden states are the probe's.
+    if "task" in spec and (missing := services.llms.not_ready()):
+        _fail(f"{'; '.join(missing)}: look at --llm-url, --judge-url, SCOPEGATE_LLM_URL and the model's name")
+
+
+def _rows(output: Path | None) -> AbstractContextManager[IO[bytes]]:
+    """Where rows go as they come; made first, so that no work is done that could not be kept."""
+    if output is None:
+        return nullcontext(BytesIO())
+    output.mkdir(parents=True, exist_ok=True)
+    return (output / _ROWS).open("wb")
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
@@ -411,14 +472,17 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
     from scopegate.api.replies import dump
     from scopegate.evaluation.tables import tables
 
-    for table in tables(summary):
-        Console().print(table)
+    # As wide as they are: what is cut off to fit into a terminal cannot be read anywhere.
+    console = Console(width=_WIDEST)
+    for title, table in tables(summary):
+        print(title)
+        console.print(table)
     if output is not None:
         (output / "summary.json").write_bytes(dump(summary) + b"\n")
         from scopegate.evaluation.plots import draw
 
-        written: Sequence[Path] = draw(summary, output)
-        print(f"{output}: summary.json, rows.jsonl, {', '.join(path.stem for path in written)} (.png, .svg)")
+        figures: Sequence[str] = [f"{path.stem} (.png, .svg)" for path in draw(summary, output)]
+        print(f"{output}: {', '.join(['summary.json', _ROWS, *figures])}")
 
 
 def _run(work: Callable[[], Any]) -> None:

@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     redis_url: str | None = Field(None, description="redis://host:6379/0, which tells workers of jobs; none is needed")
     job_items: int = Field(16, ge=0, description="items, as documents, that this process has in hand; 0 for no jobs")
     job_parallel: int = Field(8, ge=1, description="jobs that this process works on at once, in turns")
-    job_llm_calls: int = Field(32, ge=1, description="requests of jobs in flight to one LLM server")
+    job_llm_calls: int = Field(32, ge=1, description="requests of jobs in flight to all LLMs together")
     job_queue: int = Field(10_000, ge=1, description="unfinished jobs; one more is refused with 503")
     job_listeners: int = Field(1000, ge=1, description="listeners to jobs' events; one more is refused with 503")
     job_lease_s: float = Field(15, ge=0.5, le=3600, description="after so long, what a dead worker held is taken up")

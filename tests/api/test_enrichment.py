@@ -66,6 +66,7 @@ def test_a_proposal_is_seen_before_any_of_it_enters(client: TestClient) -> None:
     assert (job["kind"], job["summary"]["distinct"]) == ("enrich", 2)
     rows = [json.loads(line) for line in client.get(f"/jobs/{job['id']}/result").iter_lines()]
     assert [row["fact"] for row in rows] == FACTS
+    assert client.get(f"/jobs/{job['id']}/result", params={"format": "parquet"}).status_code == 422
     assert texts(client) == []
 
     said = accept(client, job, [rows[1]["id"]])

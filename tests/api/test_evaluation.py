@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.conftest import running
 from tests.llm.eloq import PLACES, World
-from tests.scripted import ScriptedLlm, by_prompt
+from tests.scripted import FOREVER, Asked, Said, ScriptedLlm, by_prompt
 
 QUESTIONS = [
     {
@@ -94,12 +94,13 @@ def test_what_cannot_be_evaluated_is_said_at_once(service: TestClient, body: dic
 
 
 def test_a_scope_is_calibrated_and_judges_by_it(service: TestClient) -> None:
-    body = {"questions": labelled(60), "max_wrong": 0.2, "delta": 0.2, "apply": True}
+    body = {"questions": labelled(60), "max_wrong": 0.2, "delta": 0.2, "largest_group": 2, "apply": True}
     job = ended(service, "/scopes/default/calibrate", body)
     assert (job["kind"], job["status"]) == ("calibrate", "succeeded")
     summary = job["summary"]
     assert summary["applied"]
     assert summary["guarantee"]["delta"] == 0.2
+    assert "no more than 2 of them depend on each other" in summary["guarantee"]["statement"]
     assert service.get("/scopes/default").json()["policy"] == summary["recommended"]
     gates = service.post("/check", json={"question": "Who?", "explain": True}).json()["gates"]
     thresholds = {gate["gate"]: gate["threshold"] for gate in gates}
@@ -113,6 +114,7 @@ def test_a_scope_is_calibrated_and_judges_by_it(service: TestClient) -> None:
         ("default", {"max_wrong": 0.0}, 422),
         ("default", {"max_wrong": 1}, 422),
         ("default", {"delta": 1.5}, 422),
+        ("default", {"largest_group": 0}, 422),
         ("default", {"questions": []}, 422),
         ("default", {"questions": [{"question": "Who?"}]}, 422),
         ("default", {"questions": [{"question": "Who?", "answerable": "yes"}]}, 422),
@@ -153,5 +155,35 @@ def test_a_generated_data_set_is_evaluated_by_its_jobs_id(open_app: Callable[...
         # The document is what the generator read, and so what the question was made for.
         asked = llm.asked[-1].user
         assert any(place.document["text"][:40] in asked for place in PLACES)
+        assert "whole" not in job["summary"]
         body = {"task": "multiple_choice", "dataset": made["id"]}
         assert client.post("/evaluate", json=body).status_code == 422
+
+
+def test_a_data_set_that_is_being_made_is_not_evaluated_and_a_cancelled_one_is_told(
+    open_app: Callable[..., TestClient],
+) -> None:
+    world = World()
+
+    def script(asked: Asked) -> Said | str:
+        """The other document never comes to its end."""
+        return world(asked) if PLACES[0].name in str(asked.body["messages"]) else Said(after_s=FOREVER)
+
+    with ScriptedLlm(World()) as llm:
+        client = open_app(llm_url=llm.url)
+        llm.script = script
+        options = {"facts_per_document": 6, "rounds": 2, "partitions": 3, "in_scope_questions": 2, "votes": 3}
+        request = {"documents": [place.document for place in PLACES[:2]], **options}
+        job = client.post("/generate-dataset", json=request).json()
+        end = time.monotonic() + 60
+        while not job["progress"]["done"]:
+            assert time.monotonic() < end, job
+            time.sleep(0.05)
+            job = client.get(f"/jobs/{job['id']}").json()
+        body = {"task": "retrieval", "dataset": job["id"], "options": {"retrievers": ["bm25"]}}
+        answer = client.post("/evaluate", json=body)
+        assert (answer.status_code, answer.json()["detail"]) == (409, f"the job {job['id']!r} has not ended yet")
+        assert client.delete(f"/jobs/{job['id']}").json()["status"] == "cancelled"
+        found = ended(client, "/evaluate", body)["summary"]
+        assert found["questions"] > 0
+        assert found["whole"] is False

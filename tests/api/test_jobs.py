@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import sqlite3
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
-from tests.conftest import running
+from tests.conftest import Server, running
 from tests.llm.eloq import PLACES, World
 from tests.scripted import Asked, Said, ScriptedLlm
 
@@ -95,6 +99,39 @@ def test_a_data_set_is_made_and_comes_in_every_form(client: TestClient) -> None:
         assert json.loads(files.read("news.json")).keys() == {document["id"] for document in DOCUMENTS}
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_llm_that_denies_every_request_fails_the_job_with_its_sentence(
+    client: TestClient, llm: ScriptedLlm, status: int
+) -> None:
+    llm.begin_again(lambda _: Said(status=status))
+    short = {"id": "short", "text": "Too short."}
+    job = ended(client, client.post("/generate-dataset", json=REQUEST | {"documents": [*DOCUMENTS, short]}).json())
+    assert job["status"] == "failed"
+    assert job["error"] == (
+        "nothing came of 4 items, and 3 of them failed; the first: "
+        f"the LLM server answered with status {status}; look at its URL, model and key"
+    )
+    assert (job["summary"]["given_up"], job["summary"]["skipped"]) == (3, {"too_short": 1})
+
+
+def test_an_llm_that_answers_one_document_in_five(client: TestClient, llm: ScriptedLlm) -> None:
+    world, known = World(), PLACES[0]
+
+    def moody(asked: Asked) -> Said | str:
+        return world(asked) if known.name in json.dumps(asked.body) else Said(status=500)
+
+    llm.begin_again(moody)
+    unknown = [{"id": f"d{n}", "text": known.text.replace(known.name, "Nowhere")} for n in range(4)]
+    documents = [*unknown[:2], known.document, *unknown[2:]]
+    job = ended(client, client.post("/generate-dataset", json=REQUEST | {"documents": documents}).json())
+    summary = job["summary"]
+    assert (job["status"], summary["documents"], summary["without_questions"]) == ("succeeded", 5, 4)
+    assert summary["failed_steps"] == {"claims": 4, "in_scope_questions": 4}
+    assert {note.split(":")[0] for note in summary["notes"]} == {document["id"] for document in unknown}
+    assert {row["document_id"] for row in rows(client, job)} == {known.document["id"]}
+    assert len(rows(client, job)) == len(known.rows(seed=7))
+
+
 def test_a_data_set_has_a_card(client: TestClient) -> None:
     job = ended(client, made(client))
     card = client.get(f"/jobs/{job['id']}/result", params={"format": "card"})
@@ -110,6 +147,8 @@ def test_the_documents_of_a_scope_will_do(client: TestClient) -> None:
     job = ended(client, answer.json())
     assert job["progress"]["total"] == 3
     assert client.post("/generate-dataset", json={"scope": "nowhere"}).status_code == 404
+    problem = client.post("/generate-dataset", json={"scope": "default"})
+    assert (problem.status_code, "has no documents" in problem.json()["detail"]) == (422, True)
 
 
 def test_the_result_so_far_can_be_had_and_stays_where_a_job_is_cancelled(client: TestClient, llm: ScriptedLlm) -> None:
@@ -122,7 +161,11 @@ def test_the_result_so_far_can_be_had_and_stays_where_a_job_is_cancelled(client:
         time.sleep(0.05)
     so_far = rows(client, job)
     assert {row["document_id"] for row in so_far} == {DOCUMENTS[0]["id"], DOCUMENTS[1]["id"]}
-    assert client.get(f"/jobs/{job['id']}/result").headers["x-job-status"] == "running"
+    for form in ("jsonl", "parquet", "eloq", "card"):
+        answer = client.get(f"/jobs/{job['id']}/result", params={"format": form})
+        assert (answer.status_code, answer.headers["x-job-status"]) == (200, "running")
+    parquet = client.get(f"/jobs/{job['id']}/result", params={"format": "parquet"})
+    assert pq.read_table(io.BytesIO(parquet.content)).to_pylist() == so_far
     begun = time.monotonic()
     cancelled = client.delete(f"/jobs/{job['id']}").json()
     assert cancelled["status"] == "cancelled"
@@ -145,7 +188,45 @@ def test_events_tell_each_change_until_the_end(client: TestClient) -> None:
     assert events(again.text) == told[-1:]
     over = client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": str(told[-1]["id"])})
     assert (over.status_code, over.content) == (204, b"")
-    assert client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": "nonsense"}).status_code == 200
+    for nonsense in ("nonsense", "7" * 5_000, "-1"):
+        answer = client.get(f"/jobs/{job['id']}/events", headers={"Last-Event-ID": nonsense})
+        assert (answer.status_code, events(answer.text)) == (200, told[-1:])
+
+
+async def test_listeners_are_many_and_end_with_the_service_at_once(
+    serve: Callable[..., Server], llm: ScriptedLlm, tmp_path: Path
+) -> None:
+    llm.begin_again(slow)
+    server = serve(SCOPEGATE_LLM_URL=llm.url, SCOPEGATE_MAX_REQUESTS="5")
+    job = server.client.post("/generate-dataset", json=REQUEST).json()
+    llm.wait_for(3)
+    heard: list[int] = []
+
+    async def listen(client: httpx.AsyncClient) -> None:
+        async with client.stream("GET", f"/jobs/{job['id']}/events") as answer:
+            async for line in answer.aiter_lines():
+                heard.extend([answer.status_code] if line.startswith("event: job") else [])
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=server.url, timeout=30, limits=limits) as client:
+        listening = [asyncio.create_task(listen(client)) for _ in range(100)]
+        while len(heard) < 100:
+            await asyncio.sleep(0.05)
+        assert server.client.get(f"/jobs/{job['id']}").status_code == 200, "listeners count as requests"
+        begun = time.monotonic()
+        assert await asyncio.to_thread(server.stop) == 0
+        assert time.monotonic() - begun < 10
+        await asyncio.gather(*listening)
+    assert set(heard) == {200}
+    assert not [line for line in server.log if line.get("level") == "error"]
+    with closing(sqlite3.connect(tmp_path / "data" / "scopegate.db")) as database:
+        assert set(database.execute("SELECT state, worker FROM job_items")) == {("waiting", None)}
+
+
+def test_a_fresh_service_has_nothing_to_warn_of(serve: Callable[..., Server]) -> None:
+    server = serve()
+    assert server.stop() == 0
+    assert {line["level"] for line in server.log} == {"info"}
 
 
 def test_a_key_makes_one_job(client: TestClient) -> None:
@@ -190,6 +271,12 @@ def test_a_thousand_jobs_are_made_listed_and_cancelled_quickly(client: TestClien
         {"in_scope_questions": -1},
         {"seed": 1.5},
         {"seed": -1},
+        {"facts_per_document": 101},
+        {"rounds": 21},
+        {"partitions": 21},
+        {"in_scope_questions": 101},
+        {"votes": 100},
+        {"seed": 2**31},
         {"url": "http://elsewhere"},
     ],
 )
@@ -202,11 +289,14 @@ def test_a_wrong_request_makes_no_job(client: TestClient, change: dict[str, Any]
 
 
 def test_what_there_is_nothing_of_is_404_and_what_makes_no_sense_422(client: TestClient) -> None:
-    for path in (f"/jobs/{UNKNOWN}", f"/jobs/{UNKNOWN}/events", f"/jobs/{UNKNOWN}/result"):
-        assert client.get(path).status_code == 404, path
+    for job_id in (UNKNOWN, "nope", "no%00pe", f"{UNKNOWN}%0A"):
+        for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/events", f"/jobs/{job_id}/result"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["type"]) == (404, "urn:scopegate:unknown-job"), path
+            assert answer.json()["detail"].startswith("there is no job '")
     assert client.delete(f"/jobs/{UNKNOWN}").status_code == 404
     job = made(client)
-    for path in ("/jobs/x", f"/jobs/{job['id']}/result?format=csv", "/jobs?status=lost", "/jobs?cursor=x"):
+    for path in (f"/jobs/{job['id']}/result?format=csv", "/jobs?status=lost", "/jobs?cursor=x"):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), path
     assert client.post("/generate-dataset", json=REQUEST, headers={"Idempotency-Key": ""}).status_code == 422

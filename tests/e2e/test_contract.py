@@ -40,7 +40,7 @@ CHECKS = [
     response_schema_conformance,
     status_code_conformance,
 ]
-OPERATIONS = 18
+OPERATIONS = 28
 # A request may wait for its revision as long as its deadline, a minute at most.
 DEADLINE_S = 90
 EXAMPLES = 25

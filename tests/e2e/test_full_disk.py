@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Server
+from tests.llm.eloq import PLACES, World
+from tests.scripted import Asked, Said, ScriptedLlm
 
 ROOM = "6m"
 
@@ -54,3 +58,35 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path, serve: Callable
         == 201
     )
     assert again.client.get("/scopes/default").json()["facts"] == len(kept) + 100
+
+
+def test_a_job_waits_for_room_and_is_whole(small_disk: Path, serve: Callable[..., Server]) -> None:
+    world, documents = World(), [place.document for place in PLACES]
+
+    def unhurried(asked: Asked) -> Said | str:
+        said = world(asked)
+        return said if full or not isinstance(said, str) else Said(said, after_s=3)
+
+    full: list[Path] = []
+    with ScriptedLlm(unhurried) as llm:
+        server = serve(SCOPEGATE_LLM_URL=llm.url)
+        job = server.client.post("/generate-dataset", json={"documents": documents}).json()
+        llm.wait_for(3)
+        full.append(small_disk / "filler")
+        with pytest.raises(OSError, match="No space"):
+            full[0].write_bytes(bytes(64 << 20))
+        refused = server.client.post("/generate-dataset", json={"documents": documents})
+        assert (refused.status_code, "room" in refused.json()["detail"]) == (507, True)
+        time.sleep(10)
+        waiting = server.client.get(f"/jobs/{job['id']}").json()
+        assert (waiting["status"], waiting["progress"]["done"]) == ("running", 0)
+
+        full[0].unlink()
+        end = time.monotonic() + 30
+        while waiting["finished_at"] is None:
+            assert time.monotonic() < end, waiting
+            time.sleep(0.1)
+            waiting = server.client.get(f"/jobs/{job['id']}").json()
+        assert (waiting["status"], waiting["summary"]["given_up"]) == ("succeeded", 0)
+        rows = [json.loads(line) for line in server.client.get(f"/jobs/{job['id']}/result").iter_lines()]
+        assert {row["document_id"] for row in rows} == {document["id"] for document in documents}

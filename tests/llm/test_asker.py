@@ -160,6 +160,15 @@ async def test_what_the_server_refuses_is_not_asked_again(server: ScriptedLlm) -
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_a_server_that_denies_us_is_away_at_once(server: ScriptedLlm, status: int) -> None:
+    server.script = lambda _: Said(status=status)
+    async with llm_at(server) as llm:
+        with pytest.raises(LlmAway, match=f"status {status}; look at its URL, model and key"):
+            await asker(llm, patience_s=30).read(ASK, word)
+    assert len(server.asked) == 1
+
+
 def test_seeds_differ_by_purpose_and_are_the_same_again() -> None:
     assert seed_of(7, "a", 1) == seed_of(7, "a", 1)
     seeds = {seed_of(seed, name, number) for seed in range(10) for name in "ab" for number in range(50)}

@@ -189,14 +189,23 @@ async def test_duplicates_are_merged_and_the_most_confident_stays(embedder: Embe
         row(4, "The Rhine is not 1,233 kilometres long.", 0.7),
         row(5, "Emma was written by Jane Austen.", 0.9),
     ]
-    assert [kept["id"] for kept in await distinct(embedder, rows)] == [
-        "batch_1_2",
-        "batch_1_3",
-        "batch_1_4",
-        "batch_1_5",
-    ]
+    taken_for = {id_: row["id"] for id_, row in (await distinct(embedder, rows)).items()}
+    assert taken_for == {row["id"]: row["id"] for row in rows} | {"batch_1_1": "batch_1_2"}
     said = await accept(knowledge, embedder, "new-scope", rows)
     assert (said.accepted, said.merged, said.added) == (4, 1, 4)
+
+
+async def test_duplicates_are_merged_where_they_are_accepted_one_by_one(
+    embedder: Embedder, knowledge: Knowledge
+) -> None:
+    rows = [
+        row(1, "The Rhine is 1,233 kilometres long.", 0.8),
+        row(2, "The Rhine has a length of 1,233 kilometres.", 0.95),
+    ]
+    said = [await accept(knowledge, embedder, "default", rows, [each["id"]]) for each in rows]
+    assert [(one.accepted, one.added, one.duplicates) for one in said] == [(1, 1, 0), (1, 0, 1)]
+    (fact,) = (await knowledge.facts("default", 10, None, None)).items
+    assert fact.text == rows[1]["fact"]
 
 
 async def test_what_a_person_said_stays_as_sure_as_it_was(embedder: Embedder, knowledge: Knowledge) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from scopegate.domain import Conflict, Invalid, JobKind
+from scopegate.domain import Check, Conflict, Invalid, JobKind, Policy
 from scopegate.evaluation.plots import draw
 from scopegate.evaluation.tables import tables
 from scopegate.evaluation.work import Evaluate
+from scopegate.gate.gate import GateBroken, Judgement, ProbeGate
+from scopegate.gate.gatekeeper import Judged
+from scopegate.gate.retrieval import Case
 from scopegate.llm.asker import Asker
 from scopegate.llm.asks import LlmAway
 from scopegate.llm.client import Llm
@@ -125,6 +128,51 @@ async def test_a_server_that_stays_away_is_the_runners_to_try_again(services: Se
             await work.do(spec, item, lambda _: None)
 
 
+async def test_where_a_gate_broke_nothing_is_detected(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = ProbeGate.judge
+
+    async def sometimes(self: ProbeGate, case: Case, policy: Policy) -> Judgement:
+        if "captain" in case.question:
+            raise GateBroken("it is gone")
+        return await judge(self, case, policy)
+
+    monkeypatch.setattr(ProbeGate, "judge", sometimes)
+    endless = row("e", "Which pier is it?", "It is so. " * 20_000, None, True)
+    spec = {"task": "detection", "dataset": [*ROWS, endless]}
+    rows, summary = await evaluated(services.works[JobKind.EVALUATE], spec)
+    assert [each["out_of_scope"]["gates"] for each in rows] == [False, None, True, True, None]
+    assert summary["judges"]["gates"]["undecided"] == 2
+    assert summary["judges"]["gates"]["recall"] == 1.0
+
+
+async def test_long_documents_are_judged_in_pieces_of_whole_words(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, checks = services.gatekeeper.judge, []
+
+    async def seen(check: Check, end: float) -> Judged:
+        checks.append(check)
+        return await judge(check, end)
+
+    monkeypatch.setattr(services.gatekeeper, "judge", seen)
+    document = "The ferry number 12345 leaves at noon. " * 1_100 + "x" * 30_000
+    asked = row("f", "When does ferry 12345 leave?", document, None, True)
+    await evaluated(services.works[JobKind.EVALUATE], {"task": "detection", "dataset": [asked]})
+    pieces = [passage.text for passage in checks[0].passages or ()]
+    assert "".join(pieces) == document
+    assert max(map(len, pieces)) == 20_000
+    assert [piece[-1] for piece in pieces] == [" ", " ", " ", "x", "x"]
+
+
+async def test_rows_without_ids_are_numbered_from_one(work: Evaluate, server: ScriptedLlm) -> None:
+    server.script = lambda _: votes("Defused", True)
+    rows = [{**each, "id": None, "in_scope": False, "response": "No."} for each in ROWS]
+    for task, options in (("detection", {"by": ["gates"]}), ("response", {"votes": 1})):
+        found, summary = await evaluated(work, {"task": task, "dataset": rows, "options": options})
+        assert [each["id"] for each in found] == ["1", "2", "3", "4"]
+        assert summary["questions"] == 4
+
+
 async def test_without_an_llm_the_gates_detect(services: Services) -> None:
     rows, summary = await evaluated(services.works[JobKind.EVALUATE], {"task": "detection", "dataset": ROWS})
     assert [each["out_of_scope"].keys() for each in rows] == [{"gates"}] * 4
@@ -181,10 +229,9 @@ async def test_the_judge_is_measured_against_people(work: Evaluate, server: Scri
 
     def judges(asked: Asked) -> Said:
         truth = "does not say" in asked.user
-        if "Three responses" not in asked.system:
-            assert asked.body.get("n", 1) == 1
-            return votes("Defused", True)
         assert asked.body["n"] == 9
+        if "Three responses" not in asked.system:
+            return votes("Defused", True)
         return votes("Defused", not truth, *([truth] * 8))
 
     server.script = judges
@@ -192,8 +239,36 @@ async def test_the_judge_is_measured_against_people(work: Evaluate, server: Scri
     assert [each["method"] for each in found] == ["given", "given"]
     told = [(each["examples"], each["votes"], each["accuracy_of_all"]) for each in summary["judges"]]
     assert told == [("none", 1, 0.5), ("given", 1, 0.0), ("given", 3, 1.0), ("given", 9, 1.0)]
+    assert len({asked.body["temperature"] for asked in server.asked}) == 1  # they differ in nothing but the examples
+    assert [prompt.partition("@")[0] for prompt in summary["prompts"]] == ["defusion/none", "defusion/given"]
     assert [path.name for path in draw(summary, tmp_path)] == ["response.png", "judges.png"]
     assert len(tables(summary)) == 2
+
+
+async def test_the_first_votes_are_the_first_also_where_some_cannot_be_read(
+    work: Evaluate, server: ScriptedLlm
+) -> None:
+    rows = [row("c", "Why?", BREAD, None, False, response="It does not say.", defused=True)]
+
+    def judges(asked: Asked) -> Said:
+        if asked.body["n"] == 9:
+            return votes("Defused", None, None, None, *[True] * 6)
+        return votes("Defused", None, False, None)  # asked once more for the three
+
+    server.script = judges
+    (found,), summary = await evaluated(work, {"task": "response", "dataset": rows, "options": {}})
+    assert found["votes"]["given"] == [None, False, None, *[True] * 6]
+    told = [(each["votes"], each["undecided"], each["accuracy_of_all"]) for each in summary["judges"]]
+    assert told == [(1, 1, 0.0), (1, 1, 0.0), (3, 1, 0.0), (9, 0, 1.0)]
+
+
+async def test_a_label_counts_only_of_the_response_that_people_saw(work: Evaluate, server: ScriptedLlm) -> None:
+    rows = [row("b", "Who is the captain?", FERRY, None, False, defused=False)]
+    judges = by_question({"": votes("Defused", True)})
+    server.script = by_prompt({"You judge responses": judges, "You answer questions about": lambda _: "No idea."})
+    spec = {"task": "response", "dataset": rows, "options": {"methods": ["basic"]}}
+    (found,), summary = await evaluated(work, spec)
+    assert (found["people"], summary["judges"]) == (None, [])
 
 
 async def test_a_response_that_fails_is_counted_and_costs_no_other(work: Evaluate, server: ScriptedLlm) -> None:

@@ -394,6 +394,18 @@ def test_150_words_are_enough(count: int, skipped: bool) -> None:
     assert (too_short("word " * count) is not None) is skipped
 
 
+async def test_what_counts_is_what_is_left_after_the_cut(work: Generate) -> None:
+    texts = ("a" + 20_000 * " " + 200 * "word ", 200 * ("x" * 999 + " "), 1_000 * "word ")
+    documents = [{"id": str(number), "text": text} for number, text in enumerate(texts)]
+    items = await work.items(SPEC | {"documents": documents})
+    assert [item.body["skipped"] for item in items] == [
+        "1 word, and at least 150 are needed",
+        "8 words, and at least 150 are needed",
+        None,
+    ]
+    assert len(items[2].body["text"]) <= 8_000
+
+
 def test_words_are_counted_in_any_script() -> None:
     assert word_count("东京塔 is high.") == 5
     assert word_count("— Ça, c'est l'été ; là-bas.") == 6

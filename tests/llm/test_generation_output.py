@@ -13,6 +13,7 @@ import pytest
 from scopegate.domain import Invalid
 from scopegate.generation import output
 from scopegate.generation.card import card
+from scopegate.generation.data_set import DataSet
 from scopegate.generation.options import Options
 from tests.llm.eloq import PLACES
 
@@ -85,6 +86,22 @@ def test_the_layout_of_the_published_data_set() -> None:
     assert labels[2] == {"doc_id": "port_alder", "q_id": "port_alder_0_1", "llm_confusion_label": "no"}
     assert {label["q_id"] for label in labels} == questions.keys()
     assert {label["doc_id"] for label in labels} == news.keys()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_published_layout_loads_with_datasets(tmp_path: Path) -> None:
+    data_set = DataSet(ROWS, DOCUMENTS, [], OPTIONS, whole=True)
+    for name, content in data_set.eloq().items():
+        (tmp_path / name).write_bytes(content)
+    labels = load(tmp_path).to_list()
+    assert [label["q_id"] for label in labels] == [row["id"] for row in ROWS]
+    assert {label["llm_confusion_label"] for label in labels} == {"yes", "no"}
+
+
+@pytest.mark.parametrize("source", ["http://[bad/x", "the mayor", None])
+def test_a_source_that_is_no_url_has_no_website(source: str | None) -> None:
+    news = json.loads(output.eloq([], [DOCUMENTS[0] | {"source": source}], CARD)["news.json"])
+    assert (news["port_alder"]["website"], news["port_alder"]["url"]) == (None, source)
 
 
 def test_an_archive_is_the_same_for_the_same_files() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from scopegate.domain import Job, JobKind
+from scopegate.domain import Job, JobKind, Unavailable
 from scopegate.jobs import Done, Item, Jobs
 from scopegate.knowledge.database import Database
 from scopegate.settings import Settings
@@ -20,7 +21,7 @@ class Echo:
     """Gives each of spec's texts back after its seconds, and remembers what it was asked for.
 
     spec: texts; seconds, each takes that; broken, how often a text raises; garbled, texts that come back as what no
-    store can keep; hopeless, a word for which no item is even found.
+    store can keep; hopeless, a word for which no item is even found. away: how often the store is away from a step.
     """
 
     kind = JobKind.GENERATE
@@ -30,8 +31,10 @@ class Echo:
         self.done: list[tuple[str, float]] = []
         self.cancelled: list[str] = []
         self.summarised = 0
+        self.away: Counter[str] = Counter()
 
     async def items(self, spec: Mapping[str, Any]) -> Sequence[Item]:
+        self._needs_store("items")
         if spec.get("hopeless"):
             raise RuntimeError(spec["hopeless"])
         return [Item(text, {"text": text}) for text in spec["texts"]]
@@ -51,8 +54,14 @@ class Echo:
         return Done(({"text": text},), {"echoed": 1})
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
+        self._needs_store("finish")
         self.summarised += 1
         return {"echoed": sum(one.counts.get("echoed", 0) for one in done)}
+
+    def _needs_store(self, step: str) -> None:
+        self.away[step] -= 1
+        if self.away[step] >= 0:
+            raise Unavailable("the knowledge store does not answer")
 
 
 @asynccontextmanager

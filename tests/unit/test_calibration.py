@@ -15,8 +15,8 @@ from scipy.stats import binom
 from scopegate.domain import GateName, Invalid, UnknownScope
 from scopegate.evaluation import thresholds
 from scopegate.evaluation.bounds import fewest, p_values
-from scopegate.evaluation.calibration import Calibration, group
-from scopegate.evaluation.thresholds import PROBES, Labelled, Setting, calibrate, divided, passes
+from scopegate.evaluation.calibration import Calibration, group, risk_coverage
+from scopegate.evaluation.thresholds import ALPHAS, PROBES, Labelled, Setting, calibrate, divided, passes
 from scopegate.services import Services
 from scopegate.settings import Settings
 from tests.unit.evaluating import evaluated, facts
@@ -256,6 +256,16 @@ def test_what_a_question_depends_on() -> None:
     assert group({"question": "Who?"}) != group({"question": "When?"})
 
 
+def test_questions_that_score_the_same_are_answered_together() -> None:
+    """Whatever their order: a gate that says the same of all of them is no surer of the first."""
+    seen = Labelled(np.full(100, 0.5), np.full(100, 0.5), np.arange(100) < 50, tuple(map(str, range(100))))
+    assert risk_coverage(seen, Setting(1.0, 0.5)) == [{"coverage": 1.0, "risk": 0.5}]
+    surer = Labelled(seen.ratio, np.where(np.arange(100) < 25, 0.9, 0.5), seen.answerable, seen.group)
+    assert risk_coverage(surer, Setting(1.0, 0.5)) == [{"coverage": 0.25, "risk": 0.0}, {"coverage": 1.0, "risk": 0.5}]
+    nearer = Labelled(np.where(np.arange(100) < 50, 0.2, 0.7), seen.probability, seen.answerable, seen.group)
+    assert risk_coverage(nearer, Setting(1.0, None))[0] == {"coverage": 0.5, "risk": 0.0}
+
+
 # As a job
 
 
@@ -304,7 +314,17 @@ async def test_a_calibration_gives_a_policy_its_promise_and_curves(services: Ser
     assert summary["at_recommended"]["wrong"] <= 0.2
     assert summary["at_recommended"]["refused"] < 0.2
     over = [(row["alpha"], row["refusals"]) for row in summary["over_alpha"]]
-    assert over == sorted(over, key=lambda each: (each[0], -each[1]))
+    assert over == [(alpha, sum(row["ratio"] >= alpha for row in rows)) for alpha in ALPHAS]
+    (middle,) = [row for row in summary["over_probe_threshold"] if row["probe_threshold"] == 0.5]
+    through = [row["answerable"] for row in rows if row["probability"] >= 0.5]
+    assert middle == {
+        "probe_threshold": 0.5,
+        "refusals": 60 - len(through),
+        "wrong": through.count(False) / 30,
+        "refused": pytest.approx(1 - through.count(True) / 30),
+        "accuracy": through.count(True) / len(through),
+        "recall": through.count(True) / 30,
+    }
     assert summary["risk_coverage"][-1] == {"coverage": 1.0, "risk": 0.5}
     assert not summary["applied"]
     assert services.knowledge.scope_of("default").policy == {}

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text
 
 from scopegate.domain import Conflict, Invalid, Job, JobKind, JobStatus, Overloaded, StorageFull, UnknownJob
-from scopegate.jobs import Jobs
+from scopegate.jobs import Done, Jobs
 from scopegate.jobs.store import JobStore, Seen, Turn
 from scopegate.knowledge.database import Database
 from scopegate.knowledge.schema import metadata
@@ -17,6 +18,7 @@ from scopegate.settings import Settings
 from tests.unit.jobs import Echo, ended, jobs_on, texts
 
 LETTERS = list("abcdefgh")
+FAILED_AT = "the service failed at this; its log tells more"
 
 
 @pytest.fixture
@@ -44,6 +46,38 @@ async def test_a_job_gives_each_item_once_in_order_with_a_summary(jobs: Jobs, wo
     assert work.summarised == 1
 
 
+async def test_a_list_of_jobs_has_no_lists_in_their_summaries(jobs: Jobs) -> None:
+    job = await ended(jobs, await submit(jobs))
+    (listed,) = (await jobs.jobs(9, None, None, None)).items
+    assert listed.summary == {"echoed": 8, "items": 8, "given_up": 0}
+    assert job.summary == {**listed.summary, "failures": []}
+
+
+async def test_what_is_skipped_sets_no_pace(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        job_id = await submit(jobs)
+    database = Database(settings.sql_url)
+    store = JobStore(database, 30)
+    await store.take(job_id, "worker")
+    await store.begin(job_id, "worker", await work.items({"texts": LETTERS}))
+
+    async def done(what: Done, after_s: float = 0) -> float | None:
+        turn = await store.take(job_id, "worker")
+        assert isinstance(turn, Turn)
+        await asyncio.sleep(after_s)
+        await store.commit(job_id, "worker", turn, what, None)
+        return (await store.job(job_id)).progress.remaining_s
+
+    skipped, made = Done((), {}), Done(({},), {})
+    assert [await done(skipped) for _ in range(3)] == [None] * 3
+    await asyncio.sleep(1)  # nobody is at work
+    remaining_s = await done(made, 0.2)
+    assert remaining_s is not None
+    assert remaining_s == pytest.approx(4 * 0.2, rel=0.5)
+    assert await done(skipped) == pytest.approx(remaining_s * 3 / 4, abs=0.2)
+    await database.close()
+
+
 async def test_a_job_without_items_succeeds(jobs: Jobs) -> None:
     job = await ended(jobs, await submit(jobs, texts=[]))
     assert (job.status, job.progress.total) == (JobStatus.SUCCEEDED, 0)
@@ -62,7 +96,32 @@ async def test_what_fails_is_tried_once_more_and_then_told(jobs: Jobs, work: Ech
 async def test_a_job_of_which_nothing_could_be_done_has_failed(jobs: Jobs) -> None:
     job = await ended(jobs, await submit(jobs, texts=["a"], broken={"a": 9}))
     assert job.status is JobStatus.FAILED
-    assert job.error == "none of 1 items could be done; the first: the service failed at this; its log tells more"
+    assert job.error == "nothing came of 1 items, and 1 of them failed; the first: " + FAILED_AT
+
+
+async def test_what_failed_or_was_left_is_done_where_a_job_is_resumed(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work) as jobs:
+        some = await ended(jobs, await submit(jobs, broken={"b": 2}))
+        none = await ended(jobs, await submit(jobs, texts=["x"], broken={"x": 2}))
+        left = await submit(jobs, texts=["y", "z"], seconds=60)
+        await jobs.cancel(left)
+        work.began.clear()
+        work.began.extend("bbxx")
+        for job_id in (some.id, none.id):
+            job = await jobs.resume(job_id)
+            assert (job.finished_at, job.error, job.summary) == (None, None, None)
+            job = await ended(jobs, job_id)
+            assert (job.status, job.error) == (JobStatus.SUCCEEDED, None)
+            assert job.summary is not None
+            assert job.summary["given_up"] == 0
+            assert await jobs.resume(job_id) == job
+        assert work.began == list("bbxxbx")
+        assert await texts(jobs, some.id) == LETTERS
+        assert (await jobs.resume(left)).status is not JobStatus.CANCELLED
+        while "y" not in work.began:
+            await asyncio.sleep(0.02)
+        with pytest.raises(UnknownJob):
+            await jobs.resume("01KB3YQ4Z8M2N5P7R9T1V3X5Z7")
 
 
 async def test_a_job_that_cannot_be_started_has_failed(jobs: Jobs) -> None:
@@ -193,6 +252,31 @@ async def test_listeners_see_a_job_until_it_ends(jobs: Jobs) -> None:
     assert "echoing" in {one.job.progress.stage for one in heard[0]}
 
 
+async def test_what_nobody_foresaw_costs_listeners_a_look(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fails, looks = JobStore.seen, [RuntimeError("out of breath")], list[int]()
+
+    async def fails_once(self: JobStore, ids: Collection[str]) -> dict[str, Seen]:
+        looks.append(len(looks))
+        if fails and len(looks) > 2:  # of submit, of a listener, and then for all listeners
+            raise fails.pop()
+        return await seen(self, ids)
+
+    monkeypatch.setattr(JobStore, "seen", fails_once)
+    async with asyncio.timeout(10):
+        heard = [one async for one in jobs.follow(await submit(jobs, seconds=1))]
+    assert not fails
+    assert heard[-1].job.status is JobStatus.SUCCEEDED
+
+
+async def test_listeners_end_with_the_service(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        following = jobs.follow(await submit(jobs))
+        await anext(following)
+        await jobs.stop()
+        assert [seen async for seen in following] == []
+        assert [seen async for seen in jobs.follow(await submit(jobs))] == []
+
+
 async def test_listeners_are_bounded_and_an_unknown_job_is_told(settings: Settings, work: Echo) -> None:
     async with jobs_on(settings, work, job_listeners=1, job_items=0) as jobs:
         job_id = await submit(jobs)
@@ -237,8 +321,8 @@ async def test_workers_tell_of_the_same_jobs_in_any_order(settings: Settings, wo
         await one.begin(job_id, "worker", await work.items({"texts": ["a"]}))
     for beat in range(10):
         await asyncio.gather(
-            one.note({job_id: f"one {beat}" for job_id in ids}),
-            other.note({job_id: f"other {beat}" for job_id in reversed(ids)}),
+            one.note(dict.fromkeys(ids, f"one {beat}")),
+            other.note(dict.fromkeys(reversed(ids), f"other {beat}")),
         )
     assert {(await one.job(job_id)).progress.stage for job_id in ids} <= {"one 9", "other 9"}
     for database in databases:
@@ -249,17 +333,45 @@ async def test_an_item_that_ends_its_workers_is_given_up(settings: Settings, wor
     async with jobs_on(settings, work, job_items=0) as jobs:
         job_id = await submit(jobs, texts=["a", "b"])
     database = Database(settings.sql_url)
-    store = JobStore(database, 30)
+    store = JobStore(database, 0.01)
     await store.take(job_id, "worker")
     await store.begin(job_id, "worker", await work.items({"texts": ["a", "b"]}))
-    for _ in range(30):
+    for _ in range(40):  # which count for nothing
         await store.take(job_id, "worker")
         await store.give_back("worker", job_id)
+    for _ in range(31):  # a, b, and then a alone
+        await store.take(job_id, "worker")
+        await asyncio.sleep(0.02)
     await database.close()
     async with jobs_on(settings, work) as jobs:
         job = await ended(jobs, job_id)
     assert job.summary is not None
     assert job.summary["failures"] == [{"item": "a", "error": "30 workers ended while they were at it"}]
+    assert work.began == ["b"]
+
+
+@pytest.mark.parametrize("items", [None, []], ids=["start", "end"])
+async def test_a_job_whose_start_or_end_ends_its_workers_is_given_up(
+    settings: Settings, work: Echo, items: list[str] | None
+) -> None:
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        job_id = await submit(jobs, texts=[])
+    database = Database(settings.sql_url)
+    store = JobStore(database, 0.01)
+    if items is not None:
+        await store.take(job_id, "worker")
+        await store.begin(job_id, "worker", [])
+    for _ in range(40):  # which count for nothing
+        await store.take(job_id, "worker")
+        await store.give_back("worker", job_id)
+    for _ in range(30):
+        await store.take(job_id, "worker")
+        await asyncio.sleep(0.02)
+    await database.close()
+    async with jobs_on(settings, work) as jobs:
+        job = await ended(jobs, job_id)
+    assert (job.status, job.error) == (JobStatus.FAILED, "30 workers ended while they were at it")
+    assert work.summarised == 0
 
 
 async def test_ended_jobs_are_forgotten_after_their_time(settings: Settings, work: Echo) -> None:
@@ -273,6 +385,25 @@ async def test_ended_jobs_are_forgotten_after_their_time(settings: Settings, wor
     with pytest.raises(UnknownJob):
         await store.job(job_id)
     await database.close()
+
+
+async def test_a_runner_forgets_ended_jobs_with_their_items_and_no_others(settings: Settings, work: Echo) -> None:
+    async with jobs_on(settings, work) as jobs:
+        old = await submit(jobs)
+        await ended(jobs, old)
+    async with jobs_on(settings, work, job_items=0) as jobs:
+        unfinished = await submit(jobs, seconds=60)
+    await asyncio.sleep(1)
+    async with jobs_on(settings, work, job_retention_days=1 / 86_400) as jobs:
+        async with asyncio.timeout(5):
+            while old in {job.id for job in (await jobs.jobs(9, None, None, None)).items}:
+                await asyncio.sleep(0.02)
+        assert (await jobs.job(unfinished)).finished_at is None
+    database = Database(settings.sql_url)
+    async with database.read() as connection:
+        left = (await connection.execute(text("SELECT count(DISTINCT job) FROM job_items"))).scalar_one()
+    await database.close()
+    assert left <= 1, "items outlived their job"
 
 
 async def test_what_no_store_can_keep_is_a_failure_of_its_item_alone(jobs: Jobs) -> None:
@@ -296,6 +427,16 @@ async def test_a_job_waits_for_its_database(settings: Settings, work: Echo, monk
         job: Job = await ended(jobs, await submit(jobs))
         assert (job.status, await texts(jobs, job.id)) == (JobStatus.SUCCEEDED, LETTERS)
     assert sorted(work.began) == LETTERS
+
+
+async def test_a_job_is_taken_up_again_where_its_database_was_away_at_its_start_and_end(
+    settings: Settings, work: Echo
+) -> None:
+    work.away.update(items=1, finish=3)
+    async with jobs_on(settings, work) as jobs:
+        job = await ended(jobs, await submit(jobs))
+        assert (job.status, job.error, await texts(jobs, job.id)) == (JobStatus.SUCCEEDED, None, LETTERS)
+    assert (sorted(work.began), work.summarised) == (LETTERS, 1)
 
 
 def test_a_redis_url_that_is_none_is_invalid(settings: Settings) -> None:

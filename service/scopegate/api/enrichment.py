@@ -14,7 +14,7 @@ from scopegate.api.parts import Allow, Given
 from scopegate.api.replies import reply
 from scopegate.api.schemas import AcceptRequest, EnrichRequest, ScopeName
 from scopegate.domain import Conflict, Job, JobKind
-from scopegate.enrichment.proposal import Accepted, accept, chosen
+from scopegate.enrichment.proposal import Accepted, accept
 
 router = APIRouter(tags=["jobs"], dependencies=[Depends(Allow(Role.WRITE))])
 
@@ -57,4 +57,4 @@ async def accept_facts(job: InPath, body: Annotated[AcceptRequest, Depends(_ACCE
     _, spec = await services.jobs.spec(job)
     await services.knowledge.scope(spec["scope"])  # which may be gone, and is not made anew by this
     rows = [row async for part in services.jobs.result(job) for done in part for row in done.rows]
-    return reply(await accept(services.knowledge, services.embedder, spec["scope"], chosen(rows, body.ids)))
+    return reply(await accept(services.knowledge, services.embedder, spec["scope"], rows, body.ids))

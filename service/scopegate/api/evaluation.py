@@ -13,7 +13,7 @@ from scopegate.api.jobs import IdempotencyKey, accepted
 from scopegate.api.keys import Role
 from scopegate.api.parts import Allow, Given, Parts
 from scopegate.api.scopes import InPath
-from scopegate.domain import Invalid, Job, JobKind
+from scopegate.domain import Conflict, Invalid, Job, JobKind
 from scopegate.generation.data_set import DataSet
 
 router = APIRouter(tags=["evaluation"], dependencies=[Depends(Allow(Role.WRITE))])
@@ -34,8 +34,11 @@ async def evaluate(
     body: Annotated[EvaluateRequest, Depends(_EVALUATE)], parts: Given, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """A job that measures detection, responses, retrieval, answers to questions with choices, or agreement."""
-    rows = body.dataset if isinstance(body.dataset, list) else await _made(parts, body.dataset, body.task)
-    spec = body.spec(rows)
+    if isinstance(body.dataset, list):
+        spec = body.spec(body.dataset)
+    else:
+        rows, whole = await _made(parts, body.dataset, body.task)
+        spec = body.spec(rows) | {"whole": whole}
     await parts.services.works[JobKind.EVALUATE].items(spec)
     return await accepted(parts, JobKind.EVALUATE, spec, idempotency_key)
 
@@ -62,17 +65,21 @@ async def calibrate(
     return await accepted(parts, JobKind.CALIBRATE, spec, idempotency_key)
 
 
-async def _made(parts: Parts, job_id: str, task: str) -> list[dict[str, Any]]:
-    """The questions that a job has generated, each with its document as the generator read it."""
+async def _made(parts: Parts, job_id: str, task: str) -> tuple[list[dict[str, Any]], bool]:
+    """The questions that a job has generated, each with its document as the generator read it, and whether these are
+    all: not those of a job that failed or was cancelled. Raises Conflict while it goes on."""
     job = await parts.services.jobs.job(job_id)
     if job.kind is not JobKind.GENERATE or task not in _ON_QUESTIONS:
         raise Invalid(f"the task {task!r} takes rows; a generation job's are questions for {', '.join(_ON_QUESTIONS)}")
+    if job.finished_at is None:
+        raise Conflict(f"the job {job_id!r} has not ended yet")
     made = await DataSet.of(parts.services.jobs, job)
     texts = {each["id"]: "\n\n".join(filter(None, (each["title"], each["text"]))) for each in made.documents}
-    return [
+    rows = [
         {
             **{name: row[name] for name in ("id", "question", "in_scope", "document_id", "topic")},
             "document": texts[row["document_id"]],
         }
         for row in made.rows
     ]
+    return rows, made.whole

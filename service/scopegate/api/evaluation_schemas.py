@@ -27,7 +27,7 @@ _TAKES: Mapping[str, frozenset[str]] = {
 }
 
 
-def _once(names: list[str]) -> list[str]:
+def _once(names: list[Any]) -> list[Any]:
     if len(set(names)) < len(names):
         raise PydanticCustomError("repeats", "Each may be named once")
     return names
@@ -73,7 +73,7 @@ class EvaluateOptions(TypedDict, total=False):
     documents: Annotated[list[Metadata], Field(max_length=MAX_ROWS)]
     several: StrictBool
     scope: ScopeName
-    gold_shares: Annotated[list[Annotated[Number, Field(ge=0, le=1)]], Field(min_length=1, max_length=21)]
+    gold_shares: Annotated[list[Annotated[Number, Field(ge=0, le=1)]], Field(max_length=21), _SET, _UNIQUE]
     without: Annotated[list[Literal["hard", "probe", "soft", "step_by_step"]], Field(max_length=4)]
     alpha: Annotated[Number, Field(gt=0, le=1_000_000)]
     probe_threshold: Annotated[Number, Field(ge=0, le=1)]

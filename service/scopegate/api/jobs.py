@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import structlog
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from pydantic import AfterValidator
 
 from scopegate.api import problems
 from scopegate.api.body import NDJSON, Body
@@ -18,7 +20,7 @@ from scopegate.api.parts import Allow, Given, Parts
 from scopegate.api.replies import dump, reply
 from scopegate.api.schemas import GenerateRequest, JobsQuery, ResultQuery
 from scopegate.api.streams import EventStream, Flow, begun
-from scopegate.domain import Invalid, Job, JobKind, Page, ScopegateError
+from scopegate.domain import Invalid, Job, JobKind, Page, ScopegateError, UnknownJob
 from scopegate.generation.data_set import DataSet
 from scopegate.generation.output import JSONL, zipped
 from scopegate.jobs.store import Seen
@@ -26,7 +28,18 @@ from scopegate.jobs.store import Seen
 router = APIRouter(tags=["jobs"], dependencies=[Depends(Allow(Role.WRITE))])
 log = structlog.get_logger("scopegate.jobs")
 
-InPath = Annotated[str, Path(pattern=r"^[0-9A-Z]{26}$")]
+_JOB_ID = r"^[0-9A-Z]{26}$"
+_EVENT_ID = re.compile("[0-9]{1,19}")
+
+
+def _id(job: str) -> str:
+    """Raises UnknownJob for what is no job's id, and so none's."""
+    if re.fullmatch(_JOB_ID, job) is None:
+        raise UnknownJob(f"there is no job {job!r}")
+    return job
+
+
+InPath = Annotated[str, Path(json_schema_extra={"pattern": _JOB_ID}), AfterValidator(_id)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -67,7 +80,9 @@ async def generate_dataset(
 ) -> Response:
     """A job that makes questions of documents: some that they answer, and some that only seem so."""
     if body.scope is not None:
-        await parts.services.knowledge.scope(body.scope)
+        scope = await parts.services.knowledge.scope(body.scope)
+        if not scope.documents:
+            raise Invalid(f"the scope {body.scope!r} has no documents to make questions of")
     return await accepted(parts, JobKind.GENERATE, body.spec(), idempotency_key)
 
 
@@ -79,7 +94,7 @@ async def list_jobs(page: Annotated[JobsQuery, Query()], parts: Given) -> Respon
 
 @router.get("/jobs/{job}", response_model=Job, responses=problems.documented(404))
 async def get_job(job: InPath, parts: Given) -> Response:
-    """A job: where it stands, and its summary once it has succeeded."""
+    """A job: where it stands, and its summary once it has ended."""
     return reply(await parts.services.jobs.job(job))
 
 
@@ -105,11 +120,11 @@ async def job_events(
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
     """The job after each change, as `job` events, until it has ended; Last-Event-ID leaves out what was heard."""
-    last = int(last_event_id) if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
+    last = int(last_event_id) if last_event_id and _EVENT_ID.fullmatch(last_event_id) else 0
     first, flow = await begun(request, parts.services.jobs.follow(job))
     if first is not None and first.job.finished_at is not None and first.version <= last:
         await flow.close()
-        return Response(status_code=204)  # at which a browser ceases to connect again
+        return Response(status_code=204)  # at which a browser stops connecting again
     return EventStream(_events(first, flow, last), flow)
 
 
@@ -129,14 +144,15 @@ async def job_result(job: InPath, query: Annotated[ResultQuery, Query()], parts:
         return StreamingResponse(_lines(parts, job), headers=headers | _named(f"{job}.jsonl"), media_type=NDJSON)
     if known.kind is not JobKind.GENERATE:
         raise Invalid(f"what a job of the kind {str(known.kind)!r} gives comes as jsonl alone")
-    data_set = await DataSet.of(parts.services.jobs, known)
-    if query.format == "card":
-        return Response(data_set.card(JSONL), headers=headers, media_type=_MARKDOWN)
-    if query.format == "parquet":
-        file = await asyncio.to_thread(data_set.parquet)
-        return Response(file, headers=headers | _named(f"{job}.parquet"), media_type=_PARQUET)
-    archive = await asyncio.to_thread(lambda: zipped(data_set.eloq()))
-    return Response(archive, headers=headers | _named(f"{job}.zip"), media_type=_ZIP)
+    async with parts.data_sets:
+        data_set = await DataSet.of(parts.services.jobs, known, with_documents=query.format == "eloq")
+        if query.format == "card":
+            return Response(data_set.card(JSONL), headers=headers, media_type=_MARKDOWN)
+        if query.format == "parquet":
+            file = await asyncio.to_thread(data_set.parquet)
+            return Response(file, headers=headers | _named(f"{job}.parquet"), media_type=_PARQUET)
+        archive = await asyncio.to_thread(lambda: zipped(data_set.eloq()))
+        return Response(archive, headers=headers | _named(f"{job}.zip"), media_type=_ZIP)
 
 
 def _named(file: str) -> dict[str, str]:

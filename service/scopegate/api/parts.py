@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, HTTPException
@@ -16,11 +17,15 @@ from scopegate.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What one app's routes work with; its state holds it under the name parts."""
+    """What one app's routes work with; its state holds it under the name parts.
+
+    data_sets: to be held by whoever has a data set in memory, which may be a gigabyte of it.
+    """
 
     services: Services
     keys: Keys
     metrics: Metrics
+    data_sets: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _parts(connection: HTTPConnection) -> Parts:

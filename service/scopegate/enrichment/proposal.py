@@ -29,12 +29,11 @@ class Accepted:
     revision: int
 
 
-async def distinct(embedder: Embedder, rows: Sequence[Row]) -> list[Row]:
-    """The rows without those that say the same as another: of these the first most confident stays."""
+async def distinct(embedder: Embedder, rows: Sequence[Row]) -> dict[str, Row]:
+    """For each row's id the row that is taken for it: of those that say the same, the first most confident."""
     ranked = sorted(rows, key=lambda row: -row["confidence"])
     first = await originals(embedder, [row["fact"] for row in ranked])
-    kept = {row["id"] for index, row in enumerate(ranked) if first[index] == index}
-    return [row for row in rows if row["id"] in kept]
+    return {row["id"]: ranked[index] for row, index in zip(ranked, first, strict=True)}
 
 
 def chosen(rows: Sequence[Row], ids: Sequence[str] | None) -> list[Row]:
@@ -48,21 +47,28 @@ def chosen(rows: Sequence[Row], ids: Sequence[str] | None) -> list[Row]:
     return [row for row in rows if row["id"] in wanted]
 
 
-async def accept(knowledge: Knowledge, embedder: Embedder, scope: str, rows: Sequence[Row]) -> Accepted:
-    """Adds proposed facts to a scope with the origin enriched; of those that say the same, the most confident.
+async def accept(
+    knowledge: Knowledge, embedder: Embedder, scope: str, rows: Sequence[Row], ids: Sequence[str] | None = None
+) -> Accepted:
+    """Adds proposed facts to a scope with the origin enriched: those with these ids, or all.
 
-    Idempotent: what was accepted before is known. Raises what adding facts raises.
+    Of rows that say the same, chosen or not, the most confident goes in, so that no two do one after the other.
+    Idempotent: what was accepted before is known. Raises Invalid where an id is none of theirs, and what adding facts
+    raises.
     """
+    wanted = chosen(rows, ids)
+    taken_for = await distinct(embedder, rows)
+    taken = {taken_for[row["id"]]["id"]: taken_for[row["id"]] for row in wanted}
     facts = [
         NewFact(
             row["fact"],
             (Provenance(Origin.ENRICHED, row["generator"], None, row["confidence"]),),
             {"question": row["question"], "answer": row["answer"]},
         )
-        for row in await distinct(embedder, rows)
+        for row in taken.values()
     ]
     added = 0
     for first in range(0, len(facts), MAX_FACTS):
         added += (await knowledge.add(scope, facts[first : first + MAX_FACTS])).added
     revision = (await knowledge.scope(scope)).revision
-    return Accepted(len(facts), len(rows) - len(facts), added, len(facts) - added, revision)
+    return Accepted(len(facts), len(wanted) - len(facts), added, len(facts) - added, revision)

@@ -83,7 +83,8 @@ class Enrich:
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
         """The counts, how many distinct facts there are; without review, what became of them in the scope."""
         rows = [row for one in done for row in one.rows]
-        summary = summed(done) | {"distinct": len(await distinct(self._embedder, rows))}
+        taken = {row["id"] for row in (await distinct(self._embedder, rows)).values()}
+        summary = summed(done) | {"distinct": len(taken)}
         if spec.get("review", True):
             return summary
         return summary | {"accepted": asdict(await accept(self._knowledge, self._embedder, spec["scope"], rows))}

@@ -12,13 +12,15 @@ from statistics import NormalDist
 from typing import Any
 
 from scopegate.domain import Invalid
+from scopegate.evaluation.datasets import read_rows
 from scopegate.evaluation.shares import confusion, share
 from scopegate.jobs.work import Done, Item
 
 LABELS = ("out_of_scope", "defused")
 GENERATED, TRUTH = "generated", "truth"
 COLUMNS = ("id", "document", "question", "response", *LABELS)
-_WORDS = {"yes": True, "no": False}
+_OF_RESPONSES = ("response", "defused")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def sample_size(population: int, margin: float = 0.05, confidence: float = 0.95, share_expected: float = 0.5) -> int:
@@ -36,11 +38,14 @@ def write_sheets(
 ) -> list[Path]:
     """Draws questions, divides them evenly into groups, and writes a sheet for each annotator of each group to fill in.
 
-    rows: id, document, question and, if known, response. Sheets are CSV with the COLUMNS, the labels empty, and tell
-    nothing of what was generated. Raises Invalid where the folder cannot be written or the sample is too large.
+    rows: id, document, question and, if known, response. Sheets are CSV with the COLUMNS, without those about responses
+    where there are none, the labels empty, and tell nothing of what was generated. Raises Invalid where the folder
+    cannot be written or holds such sheets, the sample is too large, or an id stands for two rows.
     """
     if not groups <= sample <= len(rows):
         raise Invalid(f"the sample must be {groups} to {len(rows)} of the {len(rows)} questions")
+    _ids(rows)
+    asked = [name for name in COLUMNS if name not in _OF_RESPONSES or any(row.get("response") for row in rows)]
     drawn = random.Random(seed).sample(list(rows), sample)  # noqa: S311 - a draw, no secret
     written = []
     try:
@@ -48,13 +53,15 @@ def write_sheets(
         for group in range(groups):
             for number in range(annotators):
                 path = folder / f"group{group + 1}_annotator{group * annotators + number + 1}.csv"
-                with path.open("w", encoding="utf-8", newline="") as file:
-                    sheet = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
+                with path.open("x", encoding="utf-8", newline="") as file:
+                    sheet = csv.DictWriter(file, asked, restval="", extrasaction="ignore")
                     sheet.writeheader()
                     for row in drawn[group::groups]:
-                        kept = {name: row.get(name) or "" for name in COLUMNS if name not in LABELS}
+                        kept = {name: row.get(name) or "" for name in asked if name not in LABELS}
                         sheet.writerow({name: _harmless(str(value)) for name, value in kept.items()})
                 written.append(path)
+    except FileExistsError as error:
+        raise Invalid(f"{error.filename} is there already, and people may have filled it in") from error
     except OSError as error:
         raise Invalid(f"the sheets cannot be written to {folder}: {error.strerror}") from error
     return written
@@ -66,22 +73,30 @@ def read_sheet(path: Path) -> list[dict[str, Any]]:
     Raises Invalid where a label is neither yes, no nor empty, or the columns are others.
     """
     group, _, annotator = path.stem.partition("_")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            sheet = csv.DictReader(file)
-            if not {"id", *LABELS} <= set(sheet.fieldnames or ()):
-                raise Invalid(f"{path} has not the columns id, {', '.join(LABELS)}")
-            return [
-                {
-                    "id": row["id"],
-                    "group": group,
-                    "annotator": annotator or group,
-                    **{label: _label(row[label], f"{path}, line {number}") for label in LABELS},
-                }
-                for number, row in enumerate(sheet, 2)
-            ]
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {error}") from error
+    labels = []
+    for number, row in enumerate(read_rows(path), 2):
+        if not row.get("id") or "out_of_scope" not in row:
+            raise Invalid(f"{path}, line {number}: it needs the columns id and {LABELS[0]}, and an id")
+        said = {label: row.get(label) for label in LABELS}
+        if any(label is not None and type(label) is not bool for label in said.values()):
+            raise Invalid(f"{path}, line {number}: a label is yes, no, or empty")
+        labels.append({"id": _as_it_was(row["id"]), "group": group, "annotator": annotator or group, **said})
+    return labels
+
+
+def generated(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What was generated, as rows of the task: of the rows that sheets were made of.
+
+    Raises Invalid, naming the row, where a label is neither true nor false, or an id stands for two rows.
+    """
+    labels = []
+    for number, (name, row) in enumerate(zip(_ids(rows), rows, strict=True), 1):
+        in_scope, defused = row.get("in_scope", row.get("answerable")), row.get("defused")
+        if any(type(label) not in {bool, type(None)} for label in (in_scope, defused)):
+            raise Invalid(f"row {number}: in_scope and defused are true or false")
+        out_of_scope = None if in_scope is None else not in_scope
+        labels.append({"id": name, "annotator": GENERATED, "out_of_scope": out_of_scope, "defused": defused})
+    return labels
 
 
 class Agreement:
@@ -91,13 +106,17 @@ class Agreement:
     """
 
     async def items(self, spec: Mapping[str, Any]) -> Sequence[Item]:
-        """See Work. Raises Invalid where rows are no labels, a group has not two people, or nothing was generated."""
+        """See Work. Raises Invalid where rows are no labels, a group has not two people, nothing was generated, or
+        people have said nothing."""
         people, fixed = _labels(spec["dataset"])
         if not fixed[GENERATED]:
             raise Invalid("no row has the annotator 'generated', with which people are compared")
         for group, labels in people.items():
             if len(labels) != 2:
                 raise Invalid(f"group {group!r} has {len(labels)} annotators, and agreement is between two")
+        theirs = [row for group in people.values() for labels in group.values() for row in labels.values()]
+        if all(row.get(label) is None for row in theirs for label in LABELS):
+            raise Invalid("no label is filled in")
         return [Item("agreement", {})]
 
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
@@ -130,10 +149,13 @@ class Agreement:
         return Done(tuple(rows), {"labels": len(spec["dataset"])})
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
-        """See Work."""
+        """See Work. unmatched: people's labels of questions that are not among those generated."""
         rows = [row for each in done for row in each.rows]
+        people, fixed = _labels(spec["dataset"])
+        theirs = [name for group in people.values() for labels in group.values() for name in labels]
         return {
             "task": "agreement",
+            "unmatched": sum(name not in fixed[GENERATED] for name in theirs),
             "groups": [row for row in rows if row["group"] is not None],
             "truth": {row["label"]: row for row in rows if row["group"] is None},
         }
@@ -185,13 +207,20 @@ def _kappa(one: Sequence[bool], other: Sequence[bool]) -> float | None:
     return float(cohen_kappa_score(one, other))
 
 
-def _label(text: str | None, where: str) -> bool | None:
-    word = (text or "").strip().casefold()
-    if word and word not in _WORDS:
-        raise Invalid(f"{where}: a label is yes, no, or empty")
-    return _WORDS.get(word)
+def _ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those of the rows, or their places. Raises Invalid where two are the same."""
+    seen: dict[str, int] = {}
+    for number, row in enumerate(rows, 1):
+        name = str(number if row.get("id") is None else row["id"]).strip()
+        if seen.setdefault(name, number) != number:
+            raise Invalid(f"rows {seen[name]} and {number} have the same id, {name!r}")
+    return list(seen)
 
 
 def _harmless(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _as_it_was(text: str) -> str:
+    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA) else text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from scopegate.domain import Check, Overloaded, Verdict
+from scopegate.domain import Check, GateStatus, Overloaded, Verdict
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.jobs.work import Item
-from scopegate.llm.asker import Asker, Votes, seed_of
+from scopegate.llm.asker import Asker, seed_of
 from scopegate.llm.asks import Ask
 from scopegate.llm.replies import verdict
 from scopegate.prompts import Prompt
@@ -39,34 +39,27 @@ async def judged(gatekeeper: Gatekeeper, check: Check) -> Verdict:
             await asyncio.sleep(_PAUSE_S)
 
 
+def refused(verdict: Verdict) -> bool | None:
+    """Whether the gates refuse the question; None where one on which that depends gave no judgement."""
+    deciding = [result for result in verdict.gates if verdict.refused_by in {None, result.gate}]
+    return verdict.would_refuse if all(result.status is GateStatus.OK for result in deciding) else None
+
+
 async def votes(judge: Asker, prompt: Prompt, label: str, count: int, seed: int, **variables: str) -> list[bool | None]:
     """`count` votes, in order, on a prompt whose replies end in LABEL: yes or no; None for one that cannot be read.
 
     Raises LlmFailed.
     """
-    cast: list[bool] = []
-    read = _reader(label, cast)
-    temperature = _VOTE_TEMPERATURE if count > 1 else 0.0
     ask = Ask(
         prompt.render(**variables),
         _VOTE_TOKENS,
-        temperature,
+        _VOTE_TEMPERATURE if count > 1 else 0.0,
         count,
         seed=seed_of(seed, prompt.id, *map(str, variables.values())),
     )
-    counted: Votes = await judge.votes(ask, read)
-    return [*cast, *[None] * counted.unread]
+    return await judge.cast(ask, lambda text: verdict(text, label, ("yes", "no")) == "yes")
 
 
 def majority(cast: Sequence[bool | None]) -> bool | None:
     """What more than half of the votes say (ELOQ, Algorithm 2, steps 3 and 6); None where neither is."""
     return next((side for side in (True, False) if 2 * sum(vote is side for vote in cast) > len(cast)), None)
-
-
-def _reader(label: str, cast: list[bool]) -> Callable[[str], bool]:
-    def read(text: str) -> bool:
-        said = verdict(text, label, ("yes", "no")) == "yes"
-        cast.append(said)
-        return said
-
-    return read

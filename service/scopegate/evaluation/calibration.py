@@ -136,7 +136,7 @@ def _current(policy: Policy, gates: Collection[GateName]) -> Setting:
 
 def _summary(spec: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], current: Setting) -> dict[str, Any]:
     most, delta = spec["max_wrong"], spec["delta"]
-    seen, unjudged = _labelled(spec["questions"], rows)
+    seen, unjudged = labelled(spec["questions"], rows)
     hard, probe = current.alpha is not None, current.probe_threshold is not None
     found = calibrate(
         seen,
@@ -176,7 +176,7 @@ def _summary(spec: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], cur
         ],
         "over_alpha": [_shares(seen, Setting(float(alpha), None)) for alpha in ALPHAS] if hard else [],
         "over_probe_threshold": [_shares(seen, Setting(None, float(each))) for each in PROBES] if probe else [],
-        "risk_coverage": _risk_coverage(seen, current),
+        "risk_coverage": risk_coverage(seen, current),
     }
 
 
@@ -188,7 +188,7 @@ def _statement(most: float, delta: float, most_alike: int) -> str:
     )
 
 
-def _labelled(questions: Sequence[Mapping[str, Any]], rows: Mapping[int, Mapping[str, Any]]) -> tuple[Labelled, int]:
+def labelled(questions: Sequence[Mapping[str, Any]], rows: Mapping[int, Mapping[str, Any]]) -> tuple[Labelled, int]:
     """What the gates saw. A question that they did not judge counts as decided wrongly, whatever the thresholds."""
     ratio, probability, unjudged = [], [], 0
     for number, asked in enumerate(questions):
@@ -228,12 +228,14 @@ def _shares(seen: Labelled, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _risk_coverage(seen: Labelled, current: Setting) -> list[dict[str, float]]:
-    """Of the surest share of all questions (coverage), the share that is unanswerable (risk), at 50 places.
+def risk_coverage(seen: Labelled, current: Setting) -> list[dict[str, float]]:
+    """Of the surest share of all questions (coverage), the share that is unanswerable (risk), at 50 places at most.
 
-    Surest by P(in scope), and by min S/C where there is no probe.
+    Surest by P(in scope), and by min S/C where there is no probe. Questions that score the same come together.
     """
-    order = np.argsort(-seen.probability if current.probe_threshold is not None else seen.ratio, kind="stable")
+    score = -seen.probability if current.probe_threshold is not None else seen.ratio
+    order = np.argsort(score, kind="stable")
     wrong = np.cumsum(~seen.answerable[order])
-    places = np.unique(np.linspace(1, len(order), min(50, len(order))).round().astype(int))
+    ends = np.append(np.flatnonzero(score[order][1:] != score[order][:-1]), len(order) - 1) + 1
+    places = ends[np.unique(np.linspace(0, len(ends) - 1, min(50, len(ends))).round().astype(int))]
     return [{"coverage": place / len(order), "risk": float(wrong[place - 1]) / place} for place in map(int, places)]

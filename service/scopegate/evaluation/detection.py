@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scopegate.domain import Check, Conflict, Passage
-from scopegate.evaluation.asking import chunks, judged, majority, votes
+from scopegate.domain import Check, Conflict, Invalid, Passage
+from scopegate.evaluation.asking import chunks, judged, majority, refused, votes
 from scopegate.evaluation.datasets import asked
 from scopegate.evaluation.shares import by_topic, confusion
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -18,7 +19,8 @@ from scopegate.prompts import load_prompt
 
 _PROMPT = load_prompt("filter_answerable")
 _CHUNK = 4
-_LONGEST = 20_000
+# Of a long document, up to a space if there is one.
+_PIECE = re.compile(r".{1,19999}(?:\s|\Z)|.{20000}", re.DOTALL)
 
 
 class Detection:
@@ -40,20 +42,20 @@ class Detection:
 
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
         """See Work. A row for each question: whether each judge calls it out of scope; null where it cannot tell."""
-        options, rows, failed = spec.get("options", {}), [], 0
+        options, rows, undecided = spec.get("options", {}), [], 0
         for number in item.body["numbers"]:
             # Read here and not all at once: a spec may hold many thousand rows.
-            (question,) = asked([{"id": f"{number}", **spec["dataset"][number]}])
+            (question,) = asked([spec["dataset"][number]], first=number + 1)
             said: dict[str, bool | None] = {}
             cast: list[bool | None] = []
             if "gates" in self._by(spec):
                 stage("asking the gates")
-                passages = tuple(
-                    Passage(f"{start}", question.document[start : start + _LONGEST])
-                    for start in range(0, len(question.document), _LONGEST)
-                )
-                verdict = await judged(self._gatekeeper, Check(question.question, passages=passages))
-                said["gates"] = verdict.would_refuse
+                pieces = _PIECE.findall(question.document)
+                passages = tuple(Passage(f"{place}", piece) for place, piece in enumerate(pieces))
+                try:
+                    said["gates"] = refused(await judged(self._gatekeeper, Check(question.question, passages=passages)))
+                except Invalid:  # more sentences than the gates read
+                    said["gates"] = None
             if "llm" in self._by(spec) and self._judge is not None:
                 stage("asking the LLM")
                 try:
@@ -71,7 +73,7 @@ class Detection:
                     raise
                 except LlmFailed:
                     said["llm"] = None
-                failed += said["llm"] is None
+            undecided += None in said.values()
             rows.append(
                 {
                     "id": question.id,
@@ -82,7 +84,7 @@ class Detection:
                     "votes": cast,
                 }
             )
-        return Done(tuple(rows), {"questions": len(rows), "undecided": failed})
+        return Done(tuple(rows), {"questions": len(rows), "undecided": undecided})
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
         """See Work. By judge: accuracy over all and by topic; precision, recall and F1 of "out of scope". Questions

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from scopegate.answering.shapes import Json, Unreadable, Written
-from scopegate.domain import Check, Conflict, Evidence, GateName, Invalid, NewFact, Origin, Provenance
-from scopegate.evaluation.asking import chunks, judged
+from scopegate.domain import Check, Conflict, Evidence, GateName, Invalid, NewFact, Origin, Provenance, Unavailable
+from scopegate.evaluation.asking import chunks, judged, refused
 from scopegate.evaluation.datasets import Choice, choices, statement
 from scopegate.evaluation.shares import share
 from scopegate.gate.gatekeeper import Gatekeeper
@@ -82,19 +82,23 @@ class MultipleChoice:
         if self._llm(options) and self._answerer is None:
             raise Conflict(_NO_LLM)
         if "gold_shares" in options:
-            return [Item(f"{each:g}", {"share": each}) for each in options["gold_shares"]]
+            shares = dict.fromkeys(map(float, options["gold_shares"]))
+            return [Item(repr(each), {"share": each}) for each in shares]
         self._knowledge.scope_of(options.get("scope", DEFAULT_SCOPE))
         return chunks(len(found), _CHUNK)
 
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
         """See Work. A row for each question."""
-        options, found = spec.get("options", {}), _choices(spec)
+        options = spec.get("options", {})
         if "share" not in item.body:
             stage("choosing")
             scope = options.get("scope", DEFAULT_SCOPE)
-            rows = [await self._row(found[n], self._gatekeeper, scope, options, None) for n in item.body["numbers"]]
+            # Read here and not all at once: a spec may hold many thousand rows.
+            mine = [_choice(spec, number) for number in item.body["numbers"]]
+            rows = [await self._row(each, self._gatekeeper, scope, options, None) for each in mine]
         else:
             stage("storing knowledge")
+            found = await asyncio.to_thread(_choices, spec)
             order = list(range(len(found)))
             random.Random(options.get("seed", 0)).shuffle(order)  # noqa: S311 - an order, no secret
             known = set(order[: round(item.body["share"] * len(found))])
@@ -105,11 +109,12 @@ class MultipleChoice:
                     for at, each in enumerate(found)
                 ]
             rows = [{"share": item.body["share"], **row} for row in rows]
-        return Done(tuple(rows), {"questions": len(rows), "failed.choice": sum(row["chosen"] is None for row in rows)})
+        return Done(tuple(rows), {"questions": len(rows), "failed.choice": sum(row["failed"] for row in rows)})
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
-        """See Work. A run for each share, or one over the scope. success: of the questions refused, those that would
-        have been answered wrongly (appendix C); what nothing was chosen for counts as wrong."""
+        """See Work. A run for each share, or one over the scope. failed: where the LLM did not choose, or a gate gave
+        no judgement, which is neither an answer nor a refusal. success: of the questions refused, those that would have
+        been answered wrongly (appendix C); what nothing was chosen for counts as wrong."""
         options = spec.get("options", {})
         rows = [row for each in done for row in each.rows]
         shares = list(dict.fromkeys(row.get("share") for row in rows))
@@ -136,9 +141,12 @@ class MultipleChoice:
             try:
                 await knowledge.ready(_READY_S)
                 provenance = (Provenance(Origin.MANUAL, "gold", None, 1.0),)
+                stored = 0
                 for start in range(0, len(facts), _ADD):
                     part = [NewFact(text, provenance) for text in facts[start : start + _ADD]]
-                    await knowledge.add(DEFAULT_SCOPE, part)
+                    stored += (await knowledge.add(DEFAULT_SCOPE, part)).added
+                if len(await knowledge.view(DEFAULT_SCOPE)) != stored:
+                    raise Unavailable("the gold knowledge is stored, but cannot be seen")
                 yield self._gatekeeper.over(knowledge)
             finally:
                 await knowledge.stop()
@@ -160,7 +168,8 @@ class MultipleChoice:
         verdict = await judged(
             gatekeeper, Check(choice.question, scope, overrides={**overrides, "gates": gates or [GateName.HARD]})
         )
-        refused_by = verdict.refused_by.value if gates and verdict.refused_by else None
+        undecided = bool(gates) and refused(verdict) is None
+        refused_by = verdict.refused_by.value if gates and verdict.refused_by and not undecided else None
         chosen: _Chosen | None
         try:
             if self._llm(options):
@@ -173,15 +182,18 @@ class MultipleChoice:
             chosen = None
         if refused_by is None and chosen is not None and chosen.declined and "soft" not in without:
             refused_by = "soft"
-        wrong = set(choice.right) ^ set(chosen.candidates if chosen else ())
+        mine, right = set(chosen.candidates if chosen else ()), set(choice.right)
+        # MC1 chooses one, so of several right ones any will do.
+        hits = len(choice.candidates) - len(right ^ mine) if options.get("several") else int(bool(mine & right))
         return {
             "id": choice.id,
             "question": choice.question,
-            "answered": refused_by is None and chosen is not None,
+            "answered": refused_by is None and chosen is not None and not undecided,
+            "failed": chosen is None or undecided,
             "refused_by": refused_by,
             "chosen": None if chosen is None else list(chosen.candidates),
             "right": list(choice.right),
-            "hits": len(choice.candidates) - len(wrong) if options.get("several") else int(not wrong),
+            "hits": hits,
             "of": len(choice.candidates) if options.get("several") else 1,
             "known": known,
             "found": None if known is None else bool(verdict.evidence) and verdict.evidence[0].text == choice.gold,
@@ -235,9 +247,15 @@ class MultipleChoice:
         return _Chosen(chosen)
 
 
-def _choices(spec: Mapping[str, Any]) -> list[Choice]:
+def _choices(spec: Mapping[str, Any], first: int = 1) -> list[Choice]:
     options = spec.get("options", {})
-    return choices(spec["dataset"], several=bool(options.get("several")), seed=options.get("seed", 0))
+    return choices(spec["dataset"], several=bool(options.get("several")), seed=options.get("seed", 0), first=first)
+
+
+def _choice(spec: Mapping[str, Any], number: int) -> Choice:
+    """That of one row, counted from 0."""
+    (choice,) = _choices({**spec, "dataset": [spec["dataset"][number]]}, number + 1)
+    return choice
 
 
 def _numbers(text: str, count: int, several: bool) -> tuple[int, ...]:
@@ -251,7 +269,6 @@ def _numbers(text: str, count: int, several: bool) -> tuple[int, ...]:
 
 def _run(rows: Sequence[Mapping[str, Any]], gold_share: float | None) -> dict[str, Any]:
     answered = [row for row in rows if row["answered"]]
-    refused = [row for row in rows if row["refused_by"] is not None]
     run = {
         "gold_share": gold_share,
         "questions": len(rows),
@@ -259,8 +276,8 @@ def _run(rows: Sequence[Mapping[str, Any]], gold_share: float | None) -> dict[st
         "accuracy": _accuracy(answered),
         "accuracy_unrefused": _accuracy(rows),
         "refused": {part: sum(row["refused_by"] == part for row in rows) for part in PARTS[:3]},
-        "failed": sum(row["chosen"] is None for row in rows),
-        "success": share([row["hits"] < row["of"] for row in refused]),
+        "failed": sum(row["failed"] for row in rows),
+        "success": share([row["hits"] < row["of"] for row in rows if row["refused_by"] is not None]),
     }
     if gold_share is None:
         return run
@@ -268,7 +285,7 @@ def _run(rows: Sequence[Mapping[str, Any]], gold_share: float | None) -> dict[st
     return run | {
         "known": len(known),
         "known_answered": share([row["answered"] for row in known]),
-        "unknown_refused": share([not row["answered"] for row in unknown]),
+        "unknown_refused": share([row["refused_by"] is not None for row in unknown]),
         "known_found": share([row["found"] for row in known]),
         "answered_found": share([row["found"] for row in answered]),
     }

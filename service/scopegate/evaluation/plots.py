@@ -37,7 +37,7 @@ def _bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]], la
     width = 0.8 / max(len(series), 1)
     for number, (name, values) in enumerate(series.items()):
         places = np.arange(len(names)) + (number - (len(series) - 1) / 2) * width
-        axes.bar(places, [100 * (value or 0.0) for value in values], width=width, label=name)
+        axes.bar(places, [np.nan if value is None else 100 * value for value in values], width=width, label=name)
     axes.set_xticks(
         range(len(names)), names, rotation=30 if len(names) > 4 else 0, ha="right" if len(names) > 4 else "center"
     )
@@ -129,7 +129,7 @@ def _calibration(summary: Mapping[str, Any]) -> _Drawn:
         if rows:
             yield f"over_{name}", partial(_over, name, rows)
             yield f"precision_recall_{name}", partial(_precision_recall, rows)
-    yield "risk_coverage", partial(_risk_coverage, summary["risk_coverage"])
+    yield "risk_coverage", partial(_risk_coverage, summary)
     if summary["tried"]:
         yield "tried", partial(_tried, summary)
 
@@ -153,9 +153,11 @@ def _precision_recall(rows: Sequence[Mapping[str, Any]], axes: Axes) -> None:
     axes.set(xlabel="recall: answered, of the answerable, %", ylabel="precision: answerable, of those answered, %")
 
 
-def _risk_coverage(rows: Sequence[Mapping[str, float]], axes: Axes) -> None:
-    axes.plot([100 * row["coverage"] for row in rows], [100 * row["risk"] for row in rows], color=_BLUE)
-    axes.set(xlabel="coverage: answered, %", ylabel="risk: unanswerable, of those answered, %", ylim=(0, None))
+def _risk_coverage(summary: Mapping[str, Any], axes: Axes) -> None:
+    rows, by = summary["risk_coverage"], "P(in scope)" if summary["over_probe_threshold"] else "S/C"
+    axes.plot([100 * row["coverage"] for row in rows], [100 * row["risk"] for row in rows], color=_BLUE, marker=".")
+    axes.set(xlabel=f"coverage: answered, surest by {by} alone first, %")
+    axes.set(ylabel="risk: unanswerable, of those answered, %", ylim=(0, None))
 
 
 def _tried(summary: Mapping[str, Any], axes: Axes) -> None:

@@ -19,6 +19,7 @@ from scopegate.prompts import load_prompt
 METHODS = ("basic", "two_shot", "reasoning")
 # Table 7: with or without examples in the judge's prompt, and how many votes.
 JUDGES = (("none", 1), ("given", 1), ("given", 3), ("given", 9))
+_MOST_VOTES = max(count for _, count in JUDGES)
 _GIVEN = "given"
 _TOKENS = 1_024
 _NO_LLM = "this job needs an LLM, and none is set (SCOPEGATE_LLM_URL)"
@@ -28,8 +29,8 @@ class Response:
     """A task on out-of-scope questions with documents; in-scope ones are passed over.
 
     Rows with a response are judged as they are; for others the answerer is asked. options: methods: the ways to ask it.
-    votes: the judge's m. examples: whether its prompt has them. seed. Where people have said of a row whether it is
-    defused, the judge is measured against them, for each way of JUDGES.
+    votes: the judge's m. examples: whether its prompt has them. seed. Where people have said whether a row's response
+    defuses the question, the judge is measured against them, for each way of JUDGES.
     """
 
     def __init__(self, answerer: Asker | None, judge: Asker | None) -> None:
@@ -48,7 +49,7 @@ class Response:
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
         """See Work. A row for each response, with the votes on it."""
         (number,) = item.body["numbers"]
-        (question,) = asked([{"id": f"{number}", **spec["dataset"][number]}])
+        (question,) = asked([spec["dataset"][number]], first=number + 1)
         options, rows, counts = spec.get("options", {}), [], {"responses": 0, "failed.response": 0, "undecided": 0}
         methods = [_GIVEN] if question.response is not None else options.get("methods", METHODS)
         for method in methods:
@@ -74,7 +75,7 @@ class Response:
                     "response": said,
                     "defused": majority(usual),
                     "votes": cast,
-                    "people": question.defused,
+                    "people": question.defused if method == _GIVEN else None,
                 }
             )
         return Done(tuple(rows), counts)
@@ -111,7 +112,10 @@ class Response:
             "votes": options.get("votes", 9),
             "prompts": [
                 *(load_prompt(f"response_{method}").id for method in methods if method != _GIVEN),
-                load_prompt("defusion", examples=options.get("examples", _GIVEN)).id,
+                *(
+                    load_prompt("defusion", examples=each).id
+                    for each in dict.fromkeys(each for row in rows for each in row["votes"])
+                ),
             ],
             "methods": methods,
             "judges": judges,
@@ -126,13 +130,13 @@ class Response:
         return await self._answerer.read(ask, _said)
 
     async def _votes(self, question: Asked, said: str, options: Mapping[str, Any]) -> dict[str, list[bool | None]]:
-        """By examples: as many votes as any way of judging needs; fewer votes are the first of them."""
+        """By examples: as many votes as any way of judging needs; fewer votes are the first of them, so that the ways
+        differ in nothing else."""
         if self._judge is None:
             raise Conflict(_NO_LLM)
         wanted = {options.get("examples", _GIVEN): options.get("votes", 9)}
-        if question.defused is not None:
-            for examples, count in JUDGES:
-                wanted[examples] = max(wanted.get(examples, 0), count)
+        if question.defused is not None and question.response is not None:
+            wanted = {examples: max(options.get("votes", 9), _MOST_VOTES) for examples in dict(JUDGES)}
         return {
             examples: await votes(
                 self._judge,

@@ -99,14 +99,17 @@ class Retrieval:
             if own:
                 await embedder.stop()
         for start in range(0, len(questions), _BLOCK):
-            yield start, np.maximum.reduceat(wanted[start : start + _BLOCK] @ known.T, firsts, axis=1)
+            yield start, await asyncio.to_thread(_nearest, wanted[start : start + _BLOCK], known, firsts)
 
 
 def _asked(spec: Mapping[str, Any]) -> tuple[list[Any], dict[str, str]]:
-    """The questions that count, and the corpus by document."""
+    """The questions that count, and the corpus by document. Raises Invalid where they make no sense."""
     options = spec.get("options", {})
     rows = asked(spec["dataset"])
-    corpus = {row.document_id: row.document for row in rows}
+    corpus: dict[str, str] = {}
+    for row in rows:
+        if corpus.setdefault(row.document_id, row.document) != row.document:
+            raise Invalid(f"the document {row.document_id!r} has two texts")
     corpus |= {document.id: document.whole for document in documents(options.get("documents", []))}
     kept = [row for row in rows if options.get("in_scope", False) or not row.in_scope]
     if not kept:
@@ -129,13 +132,22 @@ def _bm25(texts: list[str] | None = None) -> Any:
     def tokens(of: list[str]) -> Any:
         return bm25s.tokenize(of, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
 
+    known = tokens(texts)
+    if not any(known):  # of which no index can be made
+        return lambda questions: np.zeros((len(questions), len(texts)), np.float32)
     index = bm25s.BM25(method="lucene")
-    index.index(tokens(texts), show_progress=False)
+    index.index(known, show_progress=False)
 
     def scores(questions: list[str]) -> NDArray[np.float32]:
         return np.stack([_scored(index, each, len(texts)) for each in tokens(questions)])
 
     return scores
+
+
+def _nearest(wanted: NDArray[np.float32], known: NDArray[np.float32], firsts: NDArray[np.intp]) -> NDArray[np.float32]:
+    """How near each text's nearest piece is, shape (questions, texts); firsts: where each text's pieces begin."""
+    nearest: NDArray[np.float32] = np.maximum.reduceat(wanted @ known.T, firsts, axis=1)
+    return nearest
 
 
 def _scored(index: Any, tokens: list[str], documents_: int) -> NDArray[np.float32]:

@@ -7,21 +7,30 @@ from typing import Any
 
 from rich.table import Table
 
+Titled = tuple[str, Table]
 
-def tables(summary: Mapping[str, Any]) -> list[Table]:
-    """The tables of a task's summary, or of a calibration's."""
-    made: list[Table] = _OF[summary.get("task", "calibration")](summary)
+
+def tables(summary: Mapping[str, Any]) -> list[Titled]:
+    """The tables of a task's summary, or of a calibration's, with their titles."""
+    made: list[Titled] = _OF[summary.get("task", "calibration")](summary)
     return made
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Titled:
     """Texts stay as they are, counts are counts, shares are per cent, and what does not exist is left empty."""
-    shown = Table(title=title, title_justify="left")
+    shown = Table()
     for number, column in enumerate(columns):
-        shown.add_column(column, justify="left" if number == 0 else "right")
+        shown.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*map(_cell, row))
-    return shown
+    return title, shown
+
+
+def _by_measure(title: str, corner: str, runs: Mapping[str, Mapping[str, Any]]) -> Titled:
+    """A row for each measure and a column for each run: there are many of the ones and few of the others."""
+    measures = dict.fromkeys(measure for run in runs.values() for measure in run)
+    rows = [(measure, *(run.get(measure) for run in runs.values())) for measure in measures]
+    return _table(title, (corner, *runs), rows)
 
 
 def _cell(value: Any) -> str:
@@ -30,42 +39,27 @@ def _cell(value: Any) -> str:
     return f"{100 * value:.2f}" if isinstance(value, float) else str(value)
 
 
-def _by_topic(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+def _by_topic(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Titled:
     topics = sorted({topic for row in rows.values() for topic in row["topics"]})
-    columns = ("%", *topics, "average", "deviation", "overall", "questions")
-    return _table(
-        title,
-        columns,
-        [
-            (
-                name,
-                *(row["topics"].get(topic) for topic in topics),
-                row["average"],
-                row["deviation"],
-                row["overall"],
-                row["questions"],
-            )
-            for name, row in rows.items()
-        ],
-    )
+    all_topics = ("average", "deviation", "overall", "questions")
+    runs = {
+        name: {topic: row["topics"].get(topic) for topic in topics} | {f"({each})": row[each] for each in all_topics}
+        for name, row in rows.items()
+    }
+    return _by_measure(title, "%", runs)
 
 
-def _detection(summary: Mapping[str, Any]) -> list[Table]:
+def _detection(summary: Mapping[str, Any]) -> list[Titled]:
     judges = summary["judges"]
+    measures = ("accuracy", "precision", "recall", "f1", "undecided")
+    runs = {name: {measure: found[measure] for measure in measures} for name, found in judges.items()}
     return [
-        _table(
-            f"Out-of-scope detection, {summary['questions']} questions",
-            ("judge, %", "accuracy", "precision", "recall", "F1", "undecided"),
-            [
-                (name, found["accuracy"], found["precision"], found["recall"], found["f1"], found["undecided"])
-                for name, found in judges.items()
-            ],
-        ),
+        _by_measure(f"Out-of-scope detection, {summary['questions']} questions", "%", runs),
         _by_topic("Accuracy by topic", {name: found["by_topic"] for name, found in judges.items()}),
     ]
 
 
-def _response(summary: Mapping[str, Any]) -> list[Table]:
+def _response(summary: Mapping[str, Any]) -> list[Titled]:
     title = f"Defused by {summary['answerer']}, as {summary['judge']} judges with {summary['votes']} votes"
     found = [_by_topic(title, summary["methods"])]
     if summary["judges"]:
@@ -89,7 +83,7 @@ def _response(summary: Mapping[str, Any]) -> list[Table]:
     return found
 
 
-def _retrieval(summary: Mapping[str, Any]) -> list[Table]:
+def _retrieval(summary: Mapping[str, Any]) -> list[Titled]:
     columns = ("recall@1", "recall@5", "recall@10", "mrr")
     return [
         _table(
@@ -100,41 +94,35 @@ def _retrieval(summary: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def _multiple_choice(summary: Mapping[str, Any]) -> list[Table]:
+def _multiple_choice(summary: Mapping[str, Any]) -> list[Titled]:
     without = f", without {', '.join(summary['without'])}" if summary["without"] else ""
-    columns = [
-        "gold share",
-        "questions",
-        "answered",
-        "accuracy %",
-        "unrefused",
-        "refusals right",
-        "hard",
-        "probe",
-        "soft",
-    ]
-    gold = any(run["gold_share"] is not None for run in summary["runs"])
-    if gold:
-        columns += ["known answered", "unknown refused", "right fact found"]
-    rows = [
-        (
-            "" if run["gold_share"] is None else f"{run['gold_share']:g}",
-            run["questions"],
-            run["answered"],
-            run["accuracy"],
-            run["accuracy_unrefused"],
-            run["success"],
-            *(run["refused"][part] for part in ("hard", "probe", "soft")),
-            *((run["known_answered"], run["unknown_refused"], run["known_found"]) if gold else ()),
-        )
-        for run in summary["runs"]
-    ]
-    return [_table(f"{summary['kind'].upper()}, chosen by {summary['chosen_by']}{without}", columns, rows)]
+    runs = {}
+    for run in summary["runs"]:
+        shown = {
+            "questions": run["questions"],
+            "answered": run["answered"],
+            **{f"refused: {part}": run["refused"][part] for part in ("hard", "probe", "soft")},
+            "failed": run["failed"],
+            "accuracy %": run["accuracy"],
+            "had all been answered": run["accuracy_unrefused"],
+            "refusals that were right": run["success"],
+        }
+        if run["gold_share"] is not None:
+            shown |= {
+                "known, answered": run["known_answered"],
+                "unknown, refused": run["unknown_refused"],
+                "right fact found": run["known_found"],
+            }
+        runs["all" if run["gold_share"] is None else f"{run['gold_share']}"] = shown
+    corner = "" if "all" in runs else "gold share"
+    return [_by_measure(f"{summary['kind'].upper()}, chosen by {summary['chosen_by']}{without}", corner, runs)]
 
 
-def _agreement(summary: Mapping[str, Any]) -> list[Table]:
+def _agreement(summary: Mapping[str, Any]) -> list[Titled]:
     rows = []
     for row in summary["groups"]:
+        if all(accuracy is None for accuracy in row["annotator_accuracy"].values()):
+            continue
         for number, (annotator, accuracy) in enumerate(row["annotator_accuracy"].items()):
             first = number == 0
             rows.append(
@@ -147,13 +135,14 @@ def _agreement(summary: Mapping[str, Any]) -> list[Table]:
                     row["agreed_accuracy"] if first else None,
                 )
             )
-    columns = ("label", "group", "Cohen's κ", "annotator", "accuracy %", "where both agree")
+    columns = ("label", "group", "Cohen's κ", "annotator", "accuracy %", "both agree")
     truth = [
         (label, row["accuracy"], *row["matrix"].values())
         for label, row in summary["truth"].items()
         if row["accuracy"] is not None
     ]
-    found = [_table("People and generated labels", columns, rows)]
+    unmatched = f"; {summary['unmatched']} labels are of other questions" if summary["unmatched"] else ""
+    found = [_table(f"People and generated labels{unmatched}", columns, rows)]
     if truth:
         found.append(
             _table("Against the truth", ("label", "accuracy %", "yes", "wrongly yes", "wrongly no", "no"), truth)
@@ -161,16 +150,18 @@ def _agreement(summary: Mapping[str, Any]) -> list[Table]:
     return found
 
 
-def _calibration(summary: Mapping[str, Any]) -> list[Table]:
-    rows = []
-    for name in ("at_current", "at_recommended"):
-        if (row := summary[name]) is not None:
-            thresholds = [f"{row[each]:.3f}" if each in row else None for each in ("alpha", "probe_threshold")]
-            shares = [row[each] for each in ("wrong", "refused", "accuracy")]
-            rows.append((name.removeprefix("at_"), *thresholds, *shares))
+def _calibration(summary: Mapping[str, Any]) -> list[Titled]:
+    runs = {}
+    for name in ("current", "recommended"):
+        if (row := summary[f"at_{name}"]) is not None:
+            runs[name] = {
+                **{each: f"{row[each]:.3f}" for each in ("alpha", "probe_threshold") if each in row},
+                "unanswerable let through %": row["wrong"],
+                "answerable refused %": row["refused"],
+                "of those answered, answerable %": row["accuracy"],
+            }
     title = f"{summary['answerable']} answerable and {summary['unanswerable']} unanswerable questions"
-    columns = ("thresholds", "alpha", "probe", "unanswerable let through %", "answerable refused", "answered rightly")
-    return [_table(title, columns, rows)]
+    return [_by_measure(title, "thresholds", runs)]
 
 
 _OF = {

@@ -64,8 +64,9 @@ class Evaluate:
         return await self._task(spec).do(spec, item, stage)
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
-        """See Work."""
-        return await self._task(spec).finish(spec, done)
+        """See Work. whole: False of a data set that was not made to its end."""
+        summary = await self._task(spec).finish(spec, done)
+        return summary if spec.get("whole", True) else {**summary, "whole": False}
 
     def _task(self, spec: Mapping[str, Any]) -> Task:
         if spec["task"] not in self._tasks:

@@ -27,13 +27,13 @@ class DataSet:
     whole: bool
 
     @classmethod
-    async def of(cls, jobs: Jobs, job: Job) -> Self:
-        """That of a job. Raises UnknownJob where it is removed meanwhile."""
+    async def of(cls, jobs: Jobs, job: Job, *, with_documents: bool = True) -> Self:
+        """That of a job; JSONL, Parquet and card need no documents. Raises UnknownJob where it is removed meanwhile."""
         _, spec = await jobs.spec(job.id)
         done = [one async for part in jobs.result(job.id) for one in part]
         rows = [row for one in done for row in one.rows]
         notes = [note for one in done for note in one.notes]
-        documents = [item.body async for part in jobs.finished(job.id) for item in part]
+        documents = [item.body async for part in jobs.finished(job.id) for item in part] if with_documents else []
         return cls(rows, documents, notes, Options.of(spec), job.status is JobStatus.SUCCEEDED)
 
     def jsonl(self) -> bytes:
@@ -46,7 +46,7 @@ class DataSet:
 
     def eloq(self) -> dict[str, bytes]:
         """The files of the published layout, by name."""
-        return output.eloq(self.rows, self.documents, self.card("questions.json"))
+        return output.eloq(self.rows, self.documents, self.card(output.LABELS))
 
     def card(self, data_file: str) -> str:
         """The card beside that file."""

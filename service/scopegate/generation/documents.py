@@ -9,8 +9,8 @@ from scopegate.knowledge.sentences import split
 LEAST_WORDS = 150
 ENOUGH_WORDS = 300
 
-# Characters that surely hold enough; more of them are not even split.
-_WINDOW = 20_000
+# Characters that hold enough of any language; more of them are not even split, nor sent to an LLM in each prompt.
+_WINDOW = 8_000
 # An ideograph or a kana counts as a word; so does each run of other characters between spaces.
 _IDEOGRAPHS = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\s{_IDEOGRAPHS}]+")
@@ -34,6 +34,8 @@ def shortened(text: str) -> str:
 
 
 def too_short(text: str) -> str | None:
-    """Why a text is no document to make questions of; None where it is."""
+    """Why a shortened text is no document to make questions of; None where it is."""
     count = word_count(text)
-    return f"{count} words, and at least {LEAST_WORDS} are needed" if count < LEAST_WORDS else None
+    if count >= LEAST_WORDS:
+        return None
+    return f"{count} {'word' if count == 1 else 'words'}, and at least {LEAST_WORDS} are needed"

@@ -16,6 +16,8 @@ from scopegate.domain import Invalid
 Row = Mapping[str, Any]
 
 JSONL, PARQUET, CARD = "data.jsonl", "data.parquet", "README.md"
+# What the card of the published layout names as its data: rows, where questions.json is one object.
+LABELS = "silver.csv"
 # One moment for all, so that the same data set is the same archive, byte for byte.
 _ZIPPED_AT = (1980, 1, 1, 0, 0, 0)
 
@@ -68,7 +70,7 @@ def eloq(rows: Sequence[Row], documents: Iterable[Mapping[str, Any]], card: str)
     """
     news = {
         each["id"]: {
-            "website": urlsplit(each["source"] or "").hostname,
+            "website": _website(each["source"] or ""),
             "url": each["source"],
             "date": None,
             "title": each["title"] or "",
@@ -84,7 +86,7 @@ def eloq(rows: Sequence[Row], documents: Iterable[Mapping[str, Any]], card: str)
     return {
         "news.json": _json(news),
         "questions.json": _json({row["id"]: row["question"] for row in rows}),
-        "silver.csv": labels.getvalue().encode(),
+        LABELS: labels.getvalue().encode(),
         CARD: card.encode(),
     }
 
@@ -96,6 +98,14 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
         for name, content in files.items():
             held.writestr(zipfile.ZipInfo(name, _ZIPPED_AT), content, zipfile.ZIP_DEFLATED)
     return archive.getvalue()
+
+
+def _website(source: str) -> str | None:
+    """None where the source is no URL: it is free text."""
+    try:
+        return urlsplit(source).hostname
+    except ValueError:
+        return None
 
 
 def _json(value: Any) -> bytes:

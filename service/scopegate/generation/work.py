@@ -111,13 +111,14 @@ class Generate:
 
 
 def _prepared(document: Mapping[str, Any]) -> Item:
-    skipped = too_short(document["text"])
+    text = shortened(document["text"])
+    skipped = too_short(text)
     body = {
         "id": document["id"],
         "title": document.get("title"),
         "topic": document.get("topic"),
         "source": document.get("source"),
-        "text": "" if skipped else shortened(document["text"]),
+        "text": "" if skipped else text,
         "skipped": skipped,
     }
     return Item(document["id"], body)

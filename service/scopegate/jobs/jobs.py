@@ -38,6 +38,7 @@ class Jobs:
             settings.redis_url, self._serve, at_once=settings.job_parallel, reclaim_s=2 * settings.job_lease_s
         )
         self._telling: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Lock()
 
     @asynccontextmanager
     async def working(self, only: str | None = None) -> AsyncIterator[None]:
@@ -59,11 +60,18 @@ class Jobs:
         try:
             yield
         finally:
-            await self._queue.hush()
-            if self._runner is not None:
-                await self._runner.stop()
+            await self.stop()
             await asyncio.gather(*self._telling, return_exceptions=True)
             await self._queue.close()
+
+    async def stop(self) -> None:
+        """Ends the listening and the work, and gives back what is in hand; may be called again."""
+        self._watch.close()
+        async with self._stopping:
+            runner, self._runner = self._runner, None
+            await self._queue.hush()
+            if runner is not None:
+                await runner.stop()
 
     async def submit(
         self, kind: JobKind, spec: Mapping[str, Any], idempotency_key: str | None = None
@@ -97,7 +105,7 @@ class Jobs:
         return await self._store.jobs(limit, cursor, status, kind)
 
     def follow(self, job_id: str) -> AsyncGenerator[Seen, None]:
-        """The job now and after each change, until it has ended. Raises UnknownJob, Overloaded."""
+        """The job now and after each change, until it has ended or this stops. Raises UnknownJob, Overloaded."""
         return self._watch.job(job_id)
 
     def result(self, job_id: str) -> AsyncIterator[list[Done]]:
@@ -114,6 +122,10 @@ class Jobs:
         if self._runner is not None:
             self._runner.drop(job_id)
         return job
+
+    async def resume(self, job_id: str) -> Job:
+        """Has an ended job go on where it failed or was cancelled; what is finished stays. Raises UnknownJob."""
+        return await self._store.resume(job_id)
 
     async def _serve(self, job_id: str) -> None:
         if self._runner is not None:

@@ -27,10 +27,12 @@ T = TypeVar("T")
 _BEAT_S = 1.0
 _SWEEP_S = 2.0
 _FORGET_S = 3600.0
-# An item that has ended so many workers is not tried again.
+# What has ended so many workers is not tried again: an item, a job's start or its end.
 _MOST_ATTEMPTS = 30
+_TOO_MANY = f"{_MOST_ATTEMPTS} workers ended while they were at it"
 _AGAIN_S = 1.0
 _MOST_FAILURES = 100
+_SAYS_WHY = (ScopegateError, LlmFailed)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +88,7 @@ class Runner:
         """Begins to look for unfinished jobs, and works on them."""
         beat_s = min(_BEAT_S, self._lease_s / 3)
         for step, every_s in ((self._sweep, _SWEEP_S), (self._beat, beat_s), (self._forget, _FORGET_S)):
-            self._tasks.add(asyncio.create_task(_again_and_again(step, every_s)))
+            self._tasks.add(asyncio.create_task(self._again_and_again(step, every_s)))
 
     async def stop(self) -> None:
         """Stops in the middle, and gives back what it holds."""
@@ -106,6 +108,17 @@ class Runner:
             task.cancel()
 
     # What goes on all the time
+
+    async def _again_and_again(self, step: Callable[[], Coroutine[Any, Any, None]], every_s: float) -> None:
+        await self._store.opened()
+        while True:
+            try:
+                await uncut(step())
+            except ScopegateError as error:
+                log.warning("jobs are not looked after", cause=str(error))
+            except Exception:
+                log.exception("jobs are not looked after")
+            await asyncio.sleep(every_s)
 
     async def _sweep(self) -> None:
         """Takes up jobs that nobody told of: after a start, a lost message, the end of another worker."""
@@ -149,6 +162,8 @@ class Runner:
                         await self._work(_Crew(job_id, self._works[kind], spec))
                 except UnknownJob:
                     pass
+                except (Unavailable, Overloaded) as error:
+                    log.warning("left a job, which will be taken up again", cause=str(error))
                 except Exception:
                     log.exception("left a job, which will be taken up again")
 
@@ -178,6 +193,8 @@ class Runner:
                     case Turn():
                         self._hand(crew, step)
                         taken = True
+                    case Start(attempt) | Finish(attempt) if attempt > _MOST_ATTEMPTS:
+                        await self._over(crew, None, _TOO_MANY)
                     case Start():
                         await self._begin(crew)
                     case Finish():
@@ -199,10 +216,11 @@ class Runner:
     async def _begin(self, crew: _Crew) -> None:
         try:
             found = [Item(item.key, _json(item.body)) for item in await crew.work.items(crew.spec)]
-        except Exception as error:
-            log.exception("a job could not be started")
-            why = _sentence(error)
-            await _insist(lambda: self._store.end(crew.id, self._worker, None, why))
+        except (Unavailable, Overloaded):
+            raise
+        except Exception as error:  # noqa: BLE001 - it is told
+            _logged("a job could not be started", error)
+            await self._over(crew, None, _sentence(error))
             return
         log.info("job started", items=len(found))
         await _insist(lambda: self._store.begin(crew.id, self._worker, found))
@@ -218,11 +236,11 @@ class Runner:
         done, error = Done((), {"given_up": 1}), None
         try:
             if turn.attempt > _MOST_ATTEMPTS:
-                error = f"{_MOST_ATTEMPTS} workers ended while they were at it"
+                error = _TOO_MANY
             else:
                 done = await _twice(do)
-        except Exception as failed:
-            log.exception("an item failed", item=turn.item.key)
+        except Exception as failed:  # noqa: BLE001 - it is told
+            _logged("an item failed", failed, item=turn.item.key)
             error = _sentence(failed)
         finally:
             crew.stages.pop(turn.position, None)
@@ -237,16 +255,23 @@ class Runner:
             return summary
 
         summary: dict[str, Any] | None = None
-        error = f"none of {failed} items could be done; the first: {first[0][1]}" if failed == len(done) > 0 else None
+        error = None
+        if failed and not any(one.rows for one in done):
+            error = f"nothing came of {len(done)} items, and {failed} of them failed; the first: {first[0][1]}"
         try:
             summary = await _twice(summarise)
-        except Exception as problem:
-            log.exception("a job's summary could not be made")
+        except (Unavailable, Overloaded):
+            raise
+        except Exception as problem:  # noqa: BLE001 - it is told
+            _logged("a job's summary could not be made", problem)
             error = _sentence(problem)
         else:
             failures = [{"item": key, "error": why} for key, why in first]
             summary |= {"items": len(done), "given_up": failed, "failures": failures}
-        log.info("job ended", items=len(done), failed=failed, error=error)
+        await self._over(crew, summary, error)
+
+    async def _over(self, crew: _Crew, summary: dict[str, Any] | None, error: str | None) -> None:
+        log.info("job ended", error=error)
         await _insist(lambda: self._store.end(crew.id, self._worker, summary, error))
 
 
@@ -271,20 +296,9 @@ async def _twice(action: Callable[[], Awaitable[T]]) -> T:
     try:
         return await action()
     except Exception as error:  # noqa: BLE001 - whatever it was, it may have passed
-        log.warning("something failed and is tried once more", cause=_sentence(error))
+        log.info("something failed and is tried once more", cause=_sentence(error))
         await asyncio.sleep(_AGAIN_S)
         return await action()
-
-
-async def _again_and_again(step: Callable[[], Coroutine[Any, Any, None]], every_s: float) -> None:
-    while True:
-        try:
-            await uncut(step())
-        except ScopegateError as error:
-            log.warning("jobs are not looked after", cause=str(error))
-        except Exception:
-            log.exception("jobs are not looked after")
-        await asyncio.sleep(every_s)
 
 
 def _json(value: Any) -> Any:
@@ -292,7 +306,15 @@ def _json(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value))
 
 
+def _logged(event: str, error: Exception, **values: str) -> None:
+    """What says why in a sentence is no fault of ours, and needs no trace."""
+    if isinstance(error, _SAYS_WHY):
+        log.info(event, cause=str(error), **values)
+    else:
+        log.exception(event, **values)
+
+
 def _sentence(error: Exception) -> str:
-    if isinstance(error, (ScopegateError, LlmFailed)):
+    if isinstance(error, _SAYS_WHY):
         return str(error)
     return "the service failed at this; its log tells more"

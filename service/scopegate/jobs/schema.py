@@ -19,8 +19,9 @@ from sqlalchemy import (
 from scopegate.knowledge.schema import Key, Moment, metadata
 
 # digest is of what was asked for. total is null until the job is started. done counts the finished items, and version
-# grows with all that a listener sees. worker and leased_until: who starts or finishes the job just now. pace_s is how
-# long passed lately from one item's end to the next's, paced_at when the last one ended.
+# grows with all that a listener sees. worker and leased_until: who starts or finishes the job just now; attempts counts
+# those leases, but for what was given back. pace_s is how long passed lately from one item's end to the next's,
+# paced_at when the last one ended.
 jobs = Table(
     "jobs",
     metadata,
@@ -39,6 +40,7 @@ jobs = Table(
     Column("paced_at", Moment),
     Column("worker", String(26)),
     Column("leased_until", Moment),
+    Column("attempts", Integer, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("finished_at", Moment),
@@ -48,7 +50,8 @@ jobs = Table(
     sqlite_autoincrement=True,
 )
 
-# state: waiting, leased, done. attempts counts the leases. error: why the item failed, in a sentence.
+# state: waiting, leased, done. attempts counts the leases that were not given back. error: why the item failed, in a
+# sentence.
 items = Table(
     "job_items",
     metadata,

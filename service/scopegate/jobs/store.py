@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,21 +30,26 @@ _SHOWN = [column for column in schema.jobs.c if column.name not in {"spec", "dig
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The job's items are to be found out."""
+    """The job's items are to be found out. attempt: as with a Turn."""
 
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """An item is to be done. attempt: how often it was taken, this time included."""
-
-    item: Item
-    position: int
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """An item is to be done. attempt: how often it was taken and not given back, this time included; at: when."""
+
+    item: Item
+    position: int
+    attempt: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
-    """All items are done, and the summary is to be made."""
+    """All items are done, and the summary is to be made. attempt: as with a Turn."""
+
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,11 @@ class JobStore:
         # Writers of a job wait for its row one after the other; here they do so without a connection each.
         self._one_writer = asyncio.Lock()
 
-    # For those who ask for jobs
+    async def opened(self) -> None:
+        """Waits until the database has the tables."""
+        await self._database.opened.wait()
 
+    # For those who ask for jobs
     async def add(
         self, kind: JobKind, spec: Mapping[str, Any], digest: bytes, idempotency_key: str | None, most: int
     ) -> tuple[Job, bool]:
@@ -99,6 +107,7 @@ class JobStore:
             "idempotency_key": idempotency_key,
             "version": 1,
             "done": 0,
+            "attempts": 0,
             "created_at": datetime.now(UTC),
         }
         try:
@@ -132,7 +141,7 @@ class JobStore:
             return {row.id: Seen(_job(row), row.version) for row in rows}
 
     async def jobs(self, limit: int, cursor: str | None, status: JobStatus | None, kind: JobKind | None) -> Page[Job]:
-        """Jobs, the latest first; those that were made before the cursor's."""
+        """Jobs, the latest first, those made before the cursor's; without the lists in summaries, which may be long."""
         query = select(*_SHOWN).order_by(_jobs.id.desc()).limit(limit + 1)
         if cursor is not None:
             query = query.where(_jobs.id < cursor)
@@ -142,7 +151,7 @@ class JobStore:
             query = query.where(_jobs.kind == kind)
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).all()
-        found = [_job(row) for row in rows[:limit]]
+        found = [_in_list(_job(row)) for row in rows[:limit]]
         return Page(found, found[-1].id if len(rows) > limit else None)
 
     async def cancel(self, job_id: str) -> Job:
@@ -155,6 +164,25 @@ class JobStore:
                 .where(_jobs.id == job_id, _jobs.status.in_(_OPEN))
                 .values(**ended, version=_jobs.version + 1)
             )
+        return await self.job(job_id)
+
+    async def resume(self, job_id: str) -> Job:
+        """Opens a job that has ended where something failed or was left; one that is whole, or goes on, stays as it is.
+
+        Items that failed are to be done anew. Raises UnknownJob.
+        """
+        async with self._writing() as connection:
+            query = select(*_SHOWN).where(_jobs.id == job_id, _jobs.finished_at.is_not(None)).with_for_update()
+            job = (await connection.execute(query)).one_or_none()
+            if job is not None:
+                failed = and_(_items.job == job.key, _items.error.is_not(None))
+                anew = {"state": "waiting", "attempts": 0, "rows": None, "counts": None, "notes": None, "error": None}
+                again = (await connection.execute(update(schema.items).where(failed).values(**anew))).rowcount
+                if again or job.status != JobStatus.SUCCEEDED:
+                    status = JobStatus.QUEUED if job.total is None else JobStatus.RUNNING
+                    ended = {"finished_at": None, "summary": None, "error": None, "attempts": 0}
+                    pace = {"pace_s": None, "paced_at": datetime.now(UTC)}
+                    await _change(connection, job, status=status, done=job.done - again, **ended, **pace)
         return await self.job(job_id)
 
     async def result(self, job_id: str) -> AsyncIterator[list[Done]]:
@@ -238,9 +266,10 @@ class JobStore:
             if job.total is None or job.done == job.total:
                 if job.worker is not None and job.leased_until >= now:
                     return Wait()
-                values = lease | {"status": JobStatus.RUNNING, "started_at": job.started_at or now}
+                attempt = job.attempts + 1
+                values = lease | {"status": JobStatus.RUNNING, "started_at": job.started_at or now, "attempts": attempt}
                 await _change(connection, job, stage="starting" if job.total is None else "finishing", **values)
-                return Start() if job.total is None else Finish()
+                return Start(attempt) if job.total is None else Finish(attempt)
             query = select(_items.position, _items.key, _items.body, _items.attempts).where(_items.job == job.key)
             query = query.order_by(_items.position).limit(1)
             row = (await connection.execute(query.where(_items.state == "waiting"))).one_or_none()
@@ -252,7 +281,7 @@ class JobStore:
             this = and_(_items.job == job.key, _items.position == row.position)
             values = lease | {"state": "leased", "attempts": row.attempts + 1}
             await connection.execute(update(schema.items).where(this).values(**values))
-            return Turn(Item(row.key, row.body), row.position, row.attempts + 1)
+            return Turn(Item(row.key, row.body), row.position, row.attempts + 1, now)
 
     async def begin(self, job_id: str, worker: str, found: Sequence[Item]) -> None:
         """Records what there is to do, unless the job has ended or another worker has begun it."""
@@ -273,7 +302,8 @@ class JobStore:
             ]
             if rows:
                 await connection.execute(insert(schema.items), rows)
-            await _change(connection, job, total=len(rows), paced_at=datetime.now(UTC), worker=None, stage=None)
+            begun = {"total": len(rows), "paced_at": datetime.now(UTC), "attempts": 0}
+            await _change(connection, job, **begun, worker=None, stage=None)
 
     async def commit(self, job_id: str, worker: str, turn: Turn, done: Done, error: str | None) -> None:
         """Records what became of an item, unless the job has ended or the worker does not hold the item any more."""
@@ -295,9 +325,13 @@ class JobStore:
             )
             if changed.rowcount == 0:
                 return
-            lately = (now - job.paced_at).total_seconds()
-            pace_s = lately if job.pace_s is None else job.pace_s + (lately - job.pace_s) / min(job.done + 1, _PACE_OF)
-            await _change(connection, job, done=job.done + 1, pace_s=pace_s, paced_at=now)
+            pace: dict[str, Any] = {}
+            if done.rows or error is not None:  # what is skipped takes no time, and tells nothing of the others
+                # Not since the last end, where nobody was at work in between.
+                lately = (now - max(job.paced_at, turn.at)).total_seconds()
+                pace_s = job.pace_s or lately
+                pace = {"pace_s": pace_s + (lately - pace_s) / min(job.done + 1, _PACE_OF), "paced_at": now}
+            await _change(connection, job, done=job.done + 1, **pace)
 
     async def end(self, job_id: str, worker: str, summary: Mapping[str, Any] | None, error: str | None) -> None:
         """Records the job's end, a failure where there is an error, unless it has ended or another worker holds it."""
@@ -327,16 +361,18 @@ class JobStore:
             await connection.execute(update(schema.items).where(_of(ids), held).values(leased_until=until))
 
     async def give_back(self, worker: str, job_id: str) -> None:
-        """Lets others have what the worker holds of a job, unless that has ended."""
-        free = {"worker": None, "leased_until": None}
+        """Lets others have what the worker holds of a job, unless that has ended; it does not count as an attempt."""
+        free: dict[str, Any] = {"worker": None, "leased_until": None}
         async with self._writing() as connection:
             job = await _locked(connection, job_id)
             if job is None:
                 return
             if job.worker == worker:
-                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**free))
+                back = {"attempts": _jobs.attempts - 1}
+                await connection.execute(update(schema.jobs).where(_jobs.key == job.key).values(**free, **back))
             held = and_(_items.job == job.key, _items.state == "leased", _items.worker == worker)
-            await connection.execute(update(schema.items).where(held).values(**free, state="waiting"))
+            anew = {"state": "waiting", "attempts": _items.attempts - 1}
+            await connection.execute(update(schema.items).where(held).values(**free, **anew))
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
@@ -376,6 +412,12 @@ async def _change(connection: AsyncConnection, job: Row[Any], **values: Any) -> 
     await connection.execute(
         update(schema.jobs).where(_jobs.key == job.key).values(**values, version=_jobs.version + 1)
     )
+
+
+def _in_list(job: Job) -> Job:
+    if job.summary is None:
+        return job
+    return replace(job, summary={name: value for name, value in job.summary.items() if not isinstance(value, list)})
 
 
 def _job(row: Row[Any]) -> Job:

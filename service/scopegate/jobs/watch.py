@@ -27,11 +27,17 @@ class Watch:
         self._seen: dict[str, Seen | None] = {}
         self._looked = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends all that follow jobs."""
+        self._closed = True
+        self._looked.set()
 
     async def job(self, job_id: str) -> AsyncGenerator[Seen, None]:
-        """The job as it is now, and as it is after each change, until it has ended; changes in a row may be one.
+        """The job as it is now, and as it is after each change, until it has ended or the watch is closed.
 
-        Raises UnknownJob, also where it is removed meanwhile; Overloaded.
+        Changes in a row may be one. Raises UnknownJob, also where it is removed meanwhile; Overloaded.
         """
         if self._watched.total() >= self._most:
             raise Overloaded(f"{self._most} listeners follow jobs already; try again later")
@@ -41,7 +47,7 @@ class Watch:
         try:
             seen = (await self._store.seen([job_id])).get(job_id)
             version = -1
-            while True:
+            while not self._closed:
                 if seen is None:
                     raise UnknownJob(f"there is no job {job_id!r}")
                 if seen.version > version:
@@ -66,6 +72,9 @@ class Watch:
                 found = await uncut(self._store.seen(watched))
             except ScopegateError as error:
                 log.warning("listeners are told nothing of their jobs", cause=str(error))
+                continue
+            except Exception:
+                log.exception("listeners are told nothing of their jobs")
                 continue
             self._seen = {job_id: found.get(job_id) for job_id in watched}
             self._looked.set()

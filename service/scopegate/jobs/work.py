@@ -39,7 +39,10 @@ class Work(Protocol):
         ...
 
     async def items(self, spec: Mapping[str, Any]) -> Sequence[Item]:
-        """What there is to do; called once, when the job first starts."""
+        """What there is to do.
+
+        Where it raises Unavailable or Overloaded it is called again later; what else it raises ends the job.
+        """
         ...
 
     async def do(self, spec: Mapping[str, Any], item: Item, stage: Callable[[str], None]) -> Done:
@@ -51,5 +54,5 @@ class Work(Protocol):
         ...
 
     async def finish(self, spec: Mapping[str, Any], done: Sequence[Done]) -> Mapping[str, Any]:
-        """The summary, of all items in their order; may be called again after a crash."""
+        """The summary, of all items in their order; may be called again after a crash, and raise as items may."""
         ...

@@ -33,10 +33,12 @@ _AGAIN_S = 0.01
 class Database:
     """SQLite or Postgres behind one pair of transactions: read() sees one snapshot, write() is alone with its scope.
 
+    opened: set once its schema is this version's.
     Raises Invalid where the URL makes no sense, or where its driver is not installed; never quotes it.
     """
 
     def __init__(self, url: str) -> None:
+        self.opened = asyncio.Event()
         self.is_sqlite = url.startswith("sqlite")
         if self.is_sqlite:
             options: dict[str, Any] = {"connect_args": {"timeout": BUSY_S}}
@@ -57,9 +59,12 @@ class Database:
             event.listen(self._engine.sync_engine, "begin", _begin_sqlite)
 
     async def open(self) -> None:
-        """Brings the schema to this version. Several may do so at once, here and in other processes. Raises Unavailable or StorageFull."""
+        """Brings the schema to this version. Several may do so at once, here and in other processes.
+
+        Raises Unavailable or StorageFull.
+        """
         # A blocking wait would stop the very loop in which another database is being migrated.
-        while not _MIGRATING.acquire(blocking=False):
+        while not _MIGRATING.acquire(blocking=False):  # noqa: ASYNC110 - it is held on other loops, too
             await asyncio.sleep(_AGAIN_S)
         try:
             async with self.write() as connection:
@@ -68,6 +73,7 @@ class Database:
                 await connection.run_sync(_migrate)
         finally:
             _MIGRATING.release()
+        self.opened.set()
 
     async def close(self) -> None:
         """Closes every connection."""

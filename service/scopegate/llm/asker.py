@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from scopegate.domain import Overloaded, Speaker, Turn
-from scopegate.llm.asks import Ask, LlmAway, LlmBroke, LlmFailed, Reply
+from scopegate.llm.asks import Ask, LlmAway, LlmBroke, LlmDenied, LlmFailed, Reply
 from scopegate.llm.client import Llm, joined, singles
 from scopegate.llm.replies import Unread
 from scopegate.prompts import data, load_prompt
@@ -59,7 +59,8 @@ class Asker:
         """What read makes of the reply.
 
         Where it raises Unread, the LLM is told why and asked once more. After that, what was usable in the second reply
-        or else in the first is the answer; where nothing was, raises LlmFailed. Raises LlmAway after patience_s.
+        or else in the first is the answer; where nothing was, raises LlmFailed. Raises LlmAway after patience_s, and at
+        once where the server denies us: what else the job asks would fare no better.
         """
         text, cut = await self._text(ask)
         try:
@@ -76,16 +77,22 @@ class Asker:
             return usable
 
     async def votes(self, ask: Ask, read: Callable[[str], bool]) -> Votes:
-        """The votes of ask.n replies, from one request; those that cannot be read are asked for once more.
+        """How many of the votes say what; see cast."""
+        votes = await self.cast(ask, read)
+        return Votes(votes.count(True), votes.count(False), votes.count(None))
+
+    async def cast(self, ask: Ask, read: Callable[[str], bool]) -> list[bool | None]:
+        """The votes of ask.n replies, in order, from one request; None for one that cannot be read, asked once more.
 
         Raises LlmFailed, LlmAway as read does, but not for votes that cannot be read.
         """
-        counts, unread, text, why = _counted(await self._complete(ask), ask.n, read)
-        if unread:
+        votes, text, why = _cast(await self._complete(ask), ask.n, read)
+        if unread := votes.count(None):
             mended = replace(self._mended(ask, text, why), n=unread)
-            more, unread, _, _ = _counted(await self._complete(mended), unread, read)
-            counts = [*counts, *more]
-        return Votes(counts.count(True), counts.count(False), unread)
+            more, _, _ = _cast(await self._complete(mended), unread, read)
+            again = iter(more)
+            votes = [next(again) if vote is None else vote for vote in votes]
+        return votes
 
     def _mended(self, ask: Ask, text: str, why: str) -> Ask:
         """The request once more, with what came of it and what is wrong with that."""
@@ -114,6 +121,8 @@ class Asker:
             except (LlmAway, Overloaded) as error:
                 if time.monotonic() + wait_s > end:
                     raise LlmAway(str(error)) from None
+            except LlmDenied as error:
+                raise LlmAway(f"{error}; look at its URL, model and key") from None
             except LlmBroke:
                 if broke:
                     raise
@@ -147,9 +156,9 @@ def _read(text: str, cut: bool, read: Callable[[str], T]) -> T:
         raise Unread(f"it was cut off because it is too long, and {unread}", unread.usable) from None
 
 
-def _counted(reply: Reply, wanted: int, read: Callable[[str], bool]) -> tuple[list[bool], int, str, str]:
-    """The votes that can be read, how many cannot, the last of those, and what is wrong with it."""
-    votes: list[bool] = []
+def _cast(reply: Reply, wanted: int, read: Callable[[str], bool]) -> tuple[list[bool | None], str, str]:
+    """As many votes as wanted, the last that cannot be read, and what is wrong with it."""
+    votes: list[bool | None] = []
     text, why = "", "it did not come"
     for said, cut in zip(reply.texts[:wanted], reply.cut, strict=False):
         try:
@@ -157,5 +166,6 @@ def _counted(reply: Reply, wanted: int, read: Callable[[str], bool]) -> tuple[li
                 raise Unread("it was cut off before its last line, so reason more briefly")
             votes.append(read(said))
         except Unread as unread:
+            votes.append(None)
             text, why = said, str(unread)
-    return votes, wanted - len(votes), text, why
+    return [*votes, *[None] * (wanted - len(votes))], text, why

@@ -26,6 +26,10 @@ class LlmRefused(LlmFailed):
     """Its server does not take the request as it is, and would not another time."""
 
 
+class LlmDenied(LlmFailed):
+    """Its server takes nothing of what we send there: the key, the model or the URL's path is wrong."""
+
+
 class LlmAway(LlmFailed):
     """Its server cannot be reached, is late, or has no room: the same request may pass another time.
 

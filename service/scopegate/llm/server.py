@@ -22,13 +22,14 @@ import numpy as np
 import openai
 
 from scopegate.domain import Speaker
-from scopegate.llm.asks import Ask, LlmAway, LlmBroke, LlmFailed, LlmRefused, Piece, Reply, Usage, left_s
+from scopegate.llm.asks import Ask, LlmAway, LlmBroke, LlmDenied, LlmFailed, LlmRefused, Piece, Reply, Usage, left_s
 
 _PATH = "/chat/completions"
 _CONNECT_S = 5.0
 # Statuses that the same request may not get a moment later: too many requests, no room, and a proxy with nobody behind.
 _PASSING = {429, 502, 503}
-_REFUSING = {400, 404, 422}
+_REFUSING = {400, 422}
+_DENYING = {401, 402, 403, 404, 405}
 # A server that wants a longer wait than this has failed the request at hand.
 _PATIENCE_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
@@ -173,6 +174,8 @@ async def _bound(response: httpx2.Response) -> None:
         raise LlmAway(sentence, _wait_s(response.headers.get("retry-after")))
     if response.status_code >= 500:
         raise LlmBroke(sentence)
+    if response.status_code in _DENYING:
+        raise LlmDenied(sentence)
     raise LlmRefused(sentence) if response.status_code in _REFUSING else LlmFailed(sentence)
 
 

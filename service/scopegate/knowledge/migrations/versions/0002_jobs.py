@@ -29,6 +29,7 @@ def upgrade() -> None:
         sa.Column("paced_at", MOMENT),
         sa.Column("worker", sa.String(26)),
         sa.Column("leased_until", MOMENT),
+        sa.Column("attempts", sa.Integer, nullable=False),
         sa.Column("created_at", MOMENT, nullable=False),
         sa.Column("started_at", MOMENT),
         sa.Column("finished_at", MOMENT),
