@@ -15,8 +15,7 @@ from scopegate.gate.head import probability
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.retrieval import Case
 from scopegate.gate.windows import texts_of, windows
-from scopegate.inference.batcher import Batcher
-from scopegate.inference.reader import Pair, Reader, Reading
+from scopegate.inference.reader import Reader, Reading
 
 # A window of fewer tokens holds hardly a sentence.
 _LEAST_ROOM = 32
@@ -29,9 +28,7 @@ class ReaderProbe:
     name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
     """
 
-    def __init__(
-        self, model: dict[str, Any], reader: Reader, batcher: Batcher[Pair, Reading], features: FeatureProbe
-    ) -> None:
+    def __init__(self, model: dict[str, Any], reader: Reader, features: FeatureProbe) -> None:
         """Raises Invalid where the model was calibrated with another reader or another feature probe."""
         if (model["reader"], model["features"]) != (reader.fingerprint, features.name):
             raise Invalid("the reader probe was calibrated with other models than these")
@@ -41,14 +38,13 @@ class ReaderProbe:
         self._read: int = model["depth"]
         self._weights = (float(model["reader_weight"]), float(model["feature_weight"]), float(model["bias"]))
         self._reader = reader
-        self._batcher = batcher
         self._features = features
 
     @classmethod
-    def load(cls, path: Path, reader: Reader, batcher: Batcher[Pair, Reading], features: FeatureProbe) -> ReaderProbe:
+    def load(cls, path: Path, reader: Reader, features: FeatureProbe) -> ReaderProbe:
         """The probe in a file that models/minilm-reader/calibrate.py wrote. Raises Invalid where it is none."""
         try:
-            return cls(json.loads(path.read_text("utf-8")), reader, batcher, features)
+            return cls(json.loads(path.read_text("utf-8")), reader, features)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Invalid(f"{path.name} is not a reader probe: {error}") from error
 
@@ -70,6 +66,5 @@ class ReaderProbe:
         held: list[Sequence[Evidence]] = []
         for text in texts_of(case, self._read):
             held += (text[each] for each in windows(self._reader.lengths([fact.text for fact in text]), room))
-        pairs = [self._reader.pair(case.question, " ".join(fact.text for fact in each)) for each in held]
-        readings = await self._batcher.outputs(pairs, bulk=False)
+        readings = await self._reader.read(case.question, [" ".join(fact.text for fact in each) for each in held])
         return max(zip(held, readings, strict=True), key=lambda each: each[1].logit)

@@ -13,6 +13,9 @@ import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from scopegate.inference.batcher import Batcher
+from scopegate.settings import Settings
+
 # As long as the pairs that the shipped reader was trained on.
 MAX_TOKENS = 320
 
@@ -44,7 +47,7 @@ class Reading:
     places: tuple[tuple[int, float], ...]
 
 
-class Reader(Protocol):
+class ReadingModel(Protocol):
     """A model that reads. Implementations may be called from several threads at once."""
 
     @property
@@ -64,8 +67,35 @@ class Reader(Protocol):
         """A reading of each pair. It does not depend on its neighbours."""
 
 
+class Reader:
+    """A reading model behind a batcher. The embedder's bounds hold for it, too."""
+
+    def __init__(self, model: ReadingModel, settings: Settings) -> None:
+        self._model = model
+        self._batcher: Batcher[Pair, Reading] = Batcher(
+            model.read,
+            "reader",
+            threads=settings.embed_threads,
+            batch_tokens=settings.embed_batch_tokens,
+            wait_ms=settings.embed_batch_wait_ms,
+            limit=settings.embed_queue,
+        )
+        self.fingerprint = model.fingerprint
+        self.lengths = model.lengths
+        self.room = model.room
+
+    async def read(self, question: str, passages: Sequence[str]) -> list[Reading]:
+        """A reading of each passage; at least one. Raises Overloaded where too many wait, Unavailable once stopped."""
+        pairs = [self._model.pair(question, passage) for passage in passages]
+        return await self._batcher.outputs(pairs, bulk=False)
+
+    async def stop(self) -> None:
+        """Ends the batcher's workers."""
+        await self._batcher.stop()
+
+
 class OnnxReader:
-    """A reader exported by models/minilm-reader/make.py: where an answer begins, or at the first token for nowhere."""
+    """A model exported by models/minilm-reader/make.py: where an answer begins, or at the first token for nowhere."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -83,15 +113,15 @@ class OnnxReader:
         self.fingerprint = f"{folder.name}@{hashlib.sha256(model).hexdigest()[:12]}"
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """See Reader."""
+        """See ReadingModel."""
         return [len(each.ids) for each in self._counter.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def room(self, question: str) -> int:
-        """See Reader."""
+        """See ReadingModel."""
         return MAX_TOKENS - 3 - self.lengths([question])[0]
 
     def pair(self, question: str, passage: str) -> Pair:
-        """See Reader."""
+        """See ReadingModel."""
         encoded = self._tokenizer.encode(question, passage)
         held = [
             int(kind and not special)
@@ -100,7 +130,7 @@ class OnnxReader:
         return Pair(encoded.ids, held, [begin for begin, _ in encoded.offsets])
 
     def read(self, pairs: Sequence[Pair]) -> list[Reading]:
-        """See Reader."""
+        """See ReadingModel."""
         ids = np.zeros((len(pairs), max(map(len, pairs))), np.int64)
         mask, types = np.zeros_like(ids), np.zeros_like(ids)
         for row, pair in enumerate(pairs):
