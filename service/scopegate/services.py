@@ -18,6 +18,7 @@ from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.gate.hard import HardGate
 from scopegate.gate.policy import default_policy
 from scopegate.gate.probe import FeatureProbe
+from scopegate.gate.reader_probe import ReaderProbe
 from scopegate.gate.retrieval import Retriever
 from scopegate.gate.sentence_pair import SentencePairProbe
 from scopegate.gate.slots import SlotProbe
@@ -25,6 +26,7 @@ from scopegate.gate.soft import FastSoftGate, SoftGate
 from scopegate.generation.work import Generate
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.encoder import load_encoder
+from scopegate.inference.reader import Reader, load_reader
 from scopegate.jobs import Jobs, Work
 from scopegate.knowledge import Knowledge
 from scopegate.llm.asker import Asker
@@ -32,6 +34,8 @@ from scopegate.llm.roles import Llms
 from scopegate.probe_file import Kind, ProbeFile
 from scopegate.settings import Settings, models_dir
 
+FEATURES = "feature-probe"
+READER = "minilm-reader"
 _NEEDS_LLM = "this job needs an LLM, and none is set (SCOPEGATE_LLM_URL)"
 
 
@@ -46,6 +50,8 @@ class Services:
         self.embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
         self.knowledge = Knowledge(settings, self.embedder)
         file = _probe_file(settings.probe)
+        reads = settings.probe == READER or settings.probe.startswith("local:")
+        self.reader = Reader(load_reader(settings.probe, models_dir()), settings) if reads else None
         self.llms = Llms.from_settings(settings, file if file and file.description.kind is Kind.HIDDEN_STATE else None)
         probe = self._probe(file)
         gates: list[Gate] = [HardGate(), ProbeGate(probe)]
@@ -78,6 +84,8 @@ class Services:
         finally:
             await self.knowledge.stop()
             await self.embedder.stop()
+            if self.reader is not None:
+                await self.reader.stop()
             if self.llms is not None:
                 await self.llms.stop()
 
@@ -99,10 +107,19 @@ class Services:
             works.append(Evaluate(*parts, answerer=Asker(self.llms.answerer, calls), judge=judge))
         return {work.kind: work for work in works}
 
+    def _embedded_probe(self) -> Probe:
+        shipped = models_dir() / FEATURES / "probe.json"
+        if self.reader is None:
+            return FeatureProbe.load(shipped if self.settings.probe == FEATURES else Path(self.settings.probe))
+        features = FeatureProbe.load(shipped)
+        if self.settings.probe == READER:
+            return ReaderProbe.load(models_dir() / READER / "probe.json", self.reader, features)
+        return ReaderProbe.uncalibrated(self.reader, features)
+
     def _probe(self, file: ProbeFile | None) -> Probe:
         """The probe that the settings name: of features, of sentence embeddings, of an LLM's hidden states."""
         if file is None:
-            return FeatureProbe.load(self.settings.probe or models_dir() / "feature-probe" / "probe.json")
+            return self._embedded_probe()
         if file.description.kind is Kind.SENTENCE_PAIR:
             return SentencePairProbe(file, self.embedder)
         if self.llms is None:
@@ -110,11 +127,11 @@ class Services:
         return SlotProbe(file, self.llms.answerer)
 
 
-def _probe_file(path: Path | None) -> ProbeFile | None:
-    """None where the setting names a feature probe, or nothing. Raises Invalid where it is no probe."""
-    if path is None or path.suffix != ".safetensors":
+def _probe_file(name: str) -> ProbeFile | None:
+    """None where the setting names no .safetensors file. Raises Invalid where that is no probe."""
+    if not name.endswith(".safetensors") or name.startswith("local:"):
         return None
     try:
-        return ProbeFile.read(path)
+        return ProbeFile.read(Path(name))
     except ValueError as error:
         raise Invalid(str(error)) from error

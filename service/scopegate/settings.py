@@ -82,7 +82,11 @@ class Settings(BaseSettings):
     embed_batch_wait_ms: float = Field(2.0, ge=0, le=100, description="how long texts in company wait for others")
     embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
     embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
-    probe: Path | None = Field(None, description="a probe's file, .json or .safetensors; the shipped one where unset")
+    probe: str = Field(
+        "feature-probe",
+        description="a shipped model, feature-probe or minilm-reader; a probe's file, .json or .safetensors; or "
+        "local:NAME for a checkpoint that reads",
+    )
 
     index_exact_limit: int = Field(50_000, ge=0, description="facts up to which a scope is searched exhaustively")
     index_factory: str = Field("HNSW32", description="FAISS index of larger scopes; its distances must be exact")

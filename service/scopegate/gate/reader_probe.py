@@ -19,6 +19,8 @@ from scopegate.inference.reader import Reader, Reading
 
 # A window of fewer tokens holds hardly a sentence.
 _LEAST_ROOM = 32
+# How many facts are read where nothing else was found out.
+_DEPTH = 4
 
 
 class ReaderProbe:
@@ -39,6 +41,13 @@ class ReaderProbe:
         self._weights = (float(model["reader_weight"]), float(model["feature_weight"]), float(model["bias"]))
         self._reader = reader
         self._features = features
+
+    @classmethod
+    def uncalibrated(cls, reader: Reader, features: FeatureProbe) -> ReaderProbe:
+        """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
+        model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": features.name}
+        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "bias": 0.0}
+        return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, features)
 
     @classmethod
     def load(cls, path: Path, reader: Reader, features: FeatureProbe) -> ReaderProbe:

@@ -13,6 +13,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from scopegate.domain import Invalid
 from scopegate.inference.batcher import Batcher
 from scopegate.settings import Settings
 
@@ -92,6 +93,20 @@ class Reader:
     async def stop(self) -> None:
         """Ends the batcher's workers."""
         await self._batcher.stop()
+
+
+def load_reader(name: str, models: Path) -> ReadingModel:
+    """The model that a setting names: a folder of models, or local:NAME for a Hugging Face checkpoint.
+
+    Raises Invalid where there is none of that name, or where local: lacks its extra.
+    """
+    if not name.startswith("local:"):
+        return OnnxReader(models / name)
+    try:
+        from scopegate.inference.local_reader import LocalReader
+    except ImportError as error:
+        raise Invalid("a probe 'local:NAME' needs the extra: pip install 'scopegate[local]'") from error
+    return LocalReader(name.removeprefix("local:"))
 
 
 class OnnxReader:
