@@ -1,0 +1,109 @@
+"""The probe that reads: which window decides, what it says, and how it fails. The model is scripted, not the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from scopegate.domain import Evidence, Invalid
+from scopegate.gate.gate import GateBroken
+from scopegate.gate.probe import FeatureProbe
+from scopegate.gate.reader_probe import ReaderProbe
+from scopegate.gate.retrieval import Case
+from scopegate.inference.reader import Pair, Reader, Reading, reading
+from scopegate.settings import Settings, models_dir
+
+
+class Marked:
+    """Finds the answer wherever a passage has the word HERE; a token is a word."""
+
+    fingerprint = "marked"
+
+    def __init__(self) -> None:
+        self.passages: list[str] = []
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(text.split()) for text in texts]
+
+    def room(self, question: str) -> int:
+        return 60 - len(question.split())
+
+    def pair(self, question: str, passage: str) -> Pair:
+        self.passages.append(passage)
+        words = passage.split()
+        return Pair([1, *("HERE" in word for word in words)], [0, *(1 for _ in words)], [0, *range(len(words))])
+
+    def read(self, pairs: Sequence[Pair]) -> list[Reading]:
+        return [Reading(4.0 if any(pair.ids[1:]) else -4.0, ()) for pair in pairs]
+
+
+@pytest.fixture(scope="module")
+def features() -> FeatureProbe:
+    return FeatureProbe.load(models_dir() / "feature-probe" / "probe.json")
+
+
+@pytest.fixture
+def model() -> Marked:
+    return Marked()
+
+
+@pytest.fixture
+async def reader(model: Marked) -> Iterator[Reader]:  # type: ignore[misc]
+    made = Reader(model, Settings())
+    yield made
+    await made.stop()
+
+
+def case(*texts: str, question: str = "Who is it?", revision: int | None = None) -> Case:
+    held = tuple(Evidence(f"p#{at}", text, 1.0, 0.5, 0.5, None) for at, text in enumerate(texts, 1))
+    return Case(question, held[:2], held, lambda _: 1.0, revision)
+
+
+LONG = "word " * 30
+
+
+async def test_the_likeliest_window_decides(reader: Reader, model: Marked, features: FeatureProbe) -> None:
+    probe = ReaderProbe.uncalibrated(reader, features)
+    seen = await probe.judge(case(f"{LONG}.", f"{LONG}.", f"{LONG} HERE."))
+    assert seen.score == pytest.approx(1 / (1 + np.exp(-4.0)))
+    assert seen.detail == {"window": ["p#3", "p#3"]}
+    assert len(model.passages) == 3
+    assert (await probe.judge(case(f"{LONG}.", f"{LONG}."))).score == pytest.approx(1 / (1 + np.exp(4.0)))
+
+
+async def test_nothing_to_read_is_nothing_known(reader: Reader, features: FeatureProbe) -> None:
+    assert (await ReaderProbe.uncalibrated(reader, features).judge(case())).score == 0.0
+
+
+async def test_a_question_that_leaves_no_room_breaks_the_gate(reader: Reader, features: FeatureProbe) -> None:
+    with pytest.raises(GateBroken, match="question is so long"):
+        await ReaderProbe.uncalibrated(reader, features).judge(case("It is HERE.", question="who " * 40))
+
+
+async def test_both_judges_count_as_calibrated(reader: Reader, features: FeatureProbe) -> None:
+    model = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
+    asked = case("It is HERE.")
+    odds = features.logit(asked.question, asked.evidence, asked.rarity)
+    probe = ReaderProbe(model | {"reader_weight": 0.5, "feature_weight": 0.25, "bias": -1.0}, reader, features)
+    expected = 0.5 * 4.0 + 0.25 * odds - 1.0
+    assert (await probe.judge(asked)).score == pytest.approx(1 / (1 + np.exp(-expected)))
+
+
+def test_a_calibration_of_other_models_is_refused(features: FeatureProbe) -> None:
+    model = {"name": "both", "reader": "other", "features": features.name}
+    with pytest.raises(Invalid, match="other models"):
+        ReaderProbe(model, Reader(Marked(), Settings()), features)
+
+
+def test_a_reading_weighs_places_of_the_passage_against_nowhere() -> None:
+    pair = Pair([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 5, 0])
+    found = reading(pair, np.array([1.0, 99.0, 99.0, 2.0, 3.0, 99.0], np.float32))
+    assert found.logit == pytest.approx(np.log(np.exp(2.0) + np.exp(3.0)) - 1.0)
+    assert [at for at, _ in found.places] == [0, 5]
+    assert [share for _, share in found.places] == pytest.approx([1 / (1 + np.e), np.e / (1 + np.e)])
+
+
+def test_an_empty_passage_holds_nothing() -> None:
+    assert reading(Pair([101, 7, 102, 102], [0, 0, 0, 0], [0, 0, 0, 0]), np.zeros(4, np.float32)).logit == -np.inf
