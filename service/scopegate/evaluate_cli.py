@@ -290,9 +290,8 @@ def calibrate(
 
 def _labelled(row: Mapping[str, Any], number: int) -> dict[str, Any]:
     """A row as the API takes it; its passages may also be texts, or one text."""
-    from pydantic import ValidationError
-
     from scopegate.api.evaluation_schemas import CalibrationQuestion
+    from scopegate.evaluation.datasets import valid
 
     group, passages = row.get("group"), row.get("passages")
     if passages is None and row.get("passage") is not None:
@@ -305,11 +304,7 @@ def _labelled(row: Mapping[str, Any], number: int) -> dict[str, Any]:
         "passages": passages,
         "group": None if group is None else str(group),
     }
-    try:
-        return CalibrationQuestion.model_validate(given).model_dump(mode="json")
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Invalid(f"row {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return valid(CalibrationQuestion, given, number).model_dump(mode="json")
 
 
 def _llms(llm_url: str | None, llm_model: str | None, judge_url: str | None, judge_model: str | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tests.scripted import until
 DEADLINE_S = 3.0
 BUSY_S = 9.0  # what a machine may add whose every core the engine keeps busy
 CLOSE = 1e-3
+A_FEW = 16
 BLOCK = 128  # tokens: what vLLM on a CPU caches prefixes by
 PROMPTS = {"free": prompt_at("answer_text/basic"), "constrained": prompt_at("answer_json/basic")}
 JUDGING = {"free": "fast", "constrained": "reasoning"}
@@ -231,8 +232,9 @@ def test_what_the_probe_refuses_is_not_written(
     assert refused.verdict["refused_by"] == "probe"
     assert refused.gate("soft")["status"] == "skipped"
     assert refused.text == ""
-    assert used[0.0].generated > 64, "what the same question costs where the probe lets it pass"
-    assert used[1.0].generated <= (1 if shape == "constrained" else 16), "a few come before leaving reaches the engine"
+    # How long a reply is under a schema is for the random model to say.
+    assert used[0.0].generated > A_FEW, "what the same question costs where the probe lets it pass"
+    assert used[1.0].generated <= (1 if shape == "constrained" else A_FEW), "before leaving reaches the engine"
 
 
 def test_under_a_schema_probe_and_answer_compute_the_prompt_once(

@@ -73,7 +73,7 @@ async def test_what_is_skipped_sets_no_pace(settings: Settings, work: Echo) -> N
     await asyncio.sleep(1)  # nobody is at work
     remaining_s = await done(made, 0.2)
     assert remaining_s is not None
-    assert remaining_s == pytest.approx(4 * 0.2, rel=0.5)
+    assert 4 * 0.2 <= remaining_s < 4 * 1, "the second in which nobody was at work does not count"
     assert await done(skipped) == pytest.approx(remaining_s * 3 / 4, abs=0.2)
     await database.close()
 

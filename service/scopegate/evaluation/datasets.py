@@ -116,15 +116,24 @@ def asked(rows: Sequence[Mapping[str, Any]], documents: Iterable[Document] = (),
             raise Invalid(f"row {number} names the document {name!r}, and its text is not given")
         elif name is None:
             given["document_id"] = text
-        found.append(_valid(Asked, given | brought, number))
+        found.append(valid(Asked, given | brought, number))
     if not found:
         raise Invalid("the data set holds no rows")
     return found
 
 
+def valid(kind: type[Row], row: Mapping[str, Any], number: int) -> Row:
+    """The row as what it is to be. Raises Invalid, naming the row and what is wrong in it."""
+    try:
+        return kind.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Invalid(f"row {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
 def documents(rows: Sequence[Mapping[str, Any]]) -> list[Document]:
     """The rows as documents. Raises Invalid, naming the row, where one is none."""
-    return [_valid(Document, row, number) for number, row in enumerate(rows, 1)]
+    return [valid(Document, row, number) for number, row in enumerate(rows, 1)]
 
 
 def choices(rows: Sequence[Mapping[str, Any]], *, several: bool, seed: int, first: int = 1) -> list[Choice]:
@@ -204,11 +213,3 @@ def _list(value: Any) -> list[Any]:
 
 def _parts(listed: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in listed.split(";") if part.strip()))
-
-
-def _valid(kind: type[Row], row: Mapping[str, Any], number: int) -> Row:
-    try:
-        return kind.model_validate(row)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Invalid(f"row {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
