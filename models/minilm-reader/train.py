@@ -9,6 +9,8 @@ It points at where the answer begins and ends, and at the first token where ther
 et al. 2019, section 4.3). A row with a label alone teaches the same pointer: of an answerable one every place but the
 first token is right (marginal likelihood, Clark and Gardner 2018, section 3). So reading short sentences, learnt first,
 helps to judge long passages. P(answerable) = 1 - P(the answer begins at the first token), calibrated afterwards.
+
+OUTPUT_FOLDER gets reader.pt and curve.jsonl. The same call goes on where one that was broken off was last saved.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ LABELLED = (
     ["train_squad2_backtranslated", *3 * ["train_nq"], *2 * ["train_musique"]],
     Made(same=0.25, random=0.02, without=0.0, swapped=0.1),
 )
-STAGES = (50_000, 180_000)
+STAGES = (40_000, 120_000)
 SEED = 0
 RATE = 3e-4
 WARM_UP = 200
@@ -47,8 +49,8 @@ MAX_TOKENS = 320
 BATCH_TOKENS = 6_144
 # Of so many pairs, those of like length share a batch.
 SORTED = 4_096
-CHECK_EVERY = 15_000
-CHECKED = 1_500
+CHECK_EVERY = 10_000
+CHECKED = 1_000
 NOWHERE = -1e9
 
 
@@ -156,11 +158,22 @@ def main(data: Path, output: Path) -> None:
     optimizer = torch.optim.AdamW(
         [each for each in model.parameters() if each.requires_grad], lr=RATE, weight_decay=DECAY, fused=True
     )
-    seen = step = told = 0
-    began = time.monotonic()
-    with (output / "curve.jsonl").open("w") as curve:
+    seen = step = told = passed = 0
+    spent = 0.0
+    saved = output / "state.pt"
+    if saved.exists():
+        state = torch.load(saved)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        seen = told = state["seen"]
+        step, spent = state["step"], state["spent"]
+    began = time.monotonic() - spent
+    with (output / "curve.jsonl").open("a") as curve:
         for stage in stages:
             for members in batches(stage, rng):
+                passed += len(members)
+                if passed <= seen:
+                    continue
                 for each in optimizer.param_groups:
                     each["lr"] = RATE * min(1.0, (step + 1) / WARM_UP) * (1 - seen / total)
                 batch = encoded(tokenizer, members)
@@ -174,11 +187,16 @@ def main(data: Path, output: Path) -> None:
                 seen, step = seen + len(members), step + 1
                 if seen - told >= CHECK_EVERY or seen == total:
                     told = seen
-                    torch.save(model.state_dict(), output / "reader.pt")
                     line = {"pairs": seen, "minutes": math.ceil((time.monotonic() - began) / 60)}
                     line |= {name: round(auroc(model, tokenizer, each[:CHECKED]), 4) for name, each in checks.items()}
                     print(json.dumps(line), flush=True)
                     curve.write(json.dumps(line) + "\n")
+                    curve.flush()
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "seen": seen}
+                    spent = time.monotonic() - began
+                    torch.save(state | {"step": step, "spent": spent}, output / "new.pt")
+                    (output / "new.pt").replace(saved)
+    torch.save(model.state_dict(), output / "reader.pt")
 
 
 if __name__ == "__main__":

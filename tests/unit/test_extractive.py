@@ -33,13 +33,13 @@ HARBOUR = [
     ],
 )
 def test_the_sentence_that_answers(encoder: Encoder, question: str, answer: str) -> None:
-    chosen, reason = extract(question, evidence(encoder, question, HARBOUR), rarity)
+    chosen, reason = extract(question, evidence(encoder, question, HARBOUR), rarity, {})
     assert [held.text for held in chosen] == [answer]
     assert reason.endswith(".")
 
 
 def test_the_kind_of_answer_decides_between_sentences_that_are_equally_close() -> None:
-    chosen, reason = extract("Who opened the harbour museum?", said(HARBOUR[4], HARBOUR[3]), rarity)
+    chosen, reason = extract("Who opened the harbour museum?", said(HARBOUR[4], HARBOUR[3]), rarity, {})
     assert [held.text for held in chosen] == [HARBOUR[3]]
     assert (
         reason
@@ -53,36 +53,36 @@ def test_a_second_sentence_where_it_covers_what_the_first_leaves() -> None:
         "Ingrid Dahl was born in Flekkefjord.",
         "Basalt is a rock.",
     ]
-    chosen, reason = extract("Where was the painter of the Solvik ceiling born?", said(*sentences), rarity)
+    chosen, reason = extract("Where was the painter of the Solvik ceiling born?", said(*sentences), rarity, {})
     assert {held.text for held in chosen} == set(sentences[:2])
     assert reason.startswith("Together")
 
 
 def test_no_second_sentence_where_it_adds_nothing() -> None:
-    chosen, _ = extract("When was the harbour museum opened?", said(HARBOUR[4], HARBOUR[3]), rarity)
+    chosen, _ = extract("When was the harbour museum opened?", said(HARBOUR[4], HARBOUR[3]), rarity, {})
     assert [held.text for held in chosen] == [HARBOUR[4]]
 
 
 def test_no_second_sentence_about_something_else() -> None:
     sentences = ["Dogs are allowed on deck on a lead.", "The ferry leaves at noon."]
-    chosen, _ = extract("Are dogs allowed on the ferry?", said(*sentences), rarity)
+    chosen, _ = extract("Are dogs allowed on the ferry?", said(*sentences), rarity, {})
     assert [held.text for held in chosen] == sentences[:1]
 
 
 def test_confidence_counts_between_sentences_that_say_the_same() -> None:
     doubtful = Evidence("1", "The museum was opened in 1978.", 0.4, 0.3, 0.75, None)
     certain = Evidence("2", "The museum was opened in 1987.", 1.0, 0.3, 0.3, None)
-    assert extract("When was the museum opened?", [doubtful, certain], rarity)[0] == (certain,)
+    assert extract("When was the museum opened?", [doubtful, certain], rarity, {})[0] == (certain,)
 
 
 def test_without_a_shared_word_it_is_the_closest() -> None:
     near = Evidence("1", "Solvik breeds cattle.", 1.0, 0.5, 0.5, None)
     far = Evidence("2", "Basalt floats.", 1.0, 1.5, 1.5, None)
-    chosen, reason = extract("Got any cows?", [near, far], rarity)
+    chosen, reason = extract("Got any cows?", [near, far], rarity, {})
     assert chosen == (near,)
     assert "closest in meaning" in reason
 
 
 def test_no_evidence_is_an_error() -> None:
     with pytest.raises(ValueError, match="evidence"):
-        extract("Who?", [], rarity)
+        extract("Who?", [], rarity, {})

@@ -33,10 +33,16 @@ class Marked:
     def pair(self, question: str, passage: str) -> Pair:
         self.passages.append(passage)
         words = passage.split()
-        return Pair([1, *("HERE" in word for word in words)], [0, *(1 for _ in words)], [0, *range(len(words))])
+        begins = [passage.index(word) if "HERE" in word else 0 for word in words]
+        return Pair([1, *("HERE" in word for word in words)], [0, *(1 for _ in words)], [0, *begins])
 
     def read(self, pairs: Sequence[Pair]) -> list[Reading]:
-        return [Reading(4.0 if any(pair.ids[1:]) else -4.0, ()) for pair in pairs]
+        return [_read(pair) for pair in pairs]
+
+
+def _read(pair: Pair) -> Reading:
+    marked = [at for at in range(1, len(pair)) if pair.ids[at]]
+    return Reading(4.0 if marked else -4.0, tuple((pair.begins[at], 1 / len(marked)) for at in marked))
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,13 @@ async def test_the_likeliest_window_decides(reader: Reader, model: Marked, featu
     assert seen.detail == {"window": ["p#3", "p#3"]}
     assert len(model.passages) == 3
     assert (await probe.judge(case(f"{LONG}.", f"{LONG}."))).score == pytest.approx(1 / (1 + np.exp(4.0)))
+
+
+async def test_the_places_of_the_answer_are_told_by_piece(reader: Reader, features: FeatureProbe) -> None:
+    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE, HERE1, look.", "HERE2."))
+    assert seen.places == pytest.approx({"p#1": 0.0, "p#2": 2 / 3, "p#3": 1 / 3})
+    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))
+    assert seen.places == {"p#1": 0.0, "p#2": 1.0}
 
 
 async def test_nothing_to_read_is_nothing_known(reader: Reader, features: FeatureProbe) -> None:

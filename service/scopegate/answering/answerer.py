@@ -151,7 +151,7 @@ def _extracted(judged: Judged, model: str) -> Iterator[Delta | Answer]:
     elif case is None or not verdict.evidence:
         yield _refusal(verdict, "There is no evidence to answer from.", model)
     else:
-        evidence, reason = extract(case.question, verdict.evidence, case.rarity)
+        evidence, reason = extract(case.question, verdict.evidence, case.rarity, judged.places)
         text = ""
         for cited in evidence:
             piece = f" {cited.text}" if text else cited.text

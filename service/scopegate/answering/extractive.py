@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scopegate.domain import Evidence
 from scopegate.gate.features import Kind, Question, answer_places, read_question, read_sentence, substitutes
@@ -11,6 +11,8 @@ from scopegate.gate.features import Kind, Question, answer_places, read_question
 # chosen on train data, see models/feature-probe/README.md.
 _COVERAGE = 0.5
 _ANSWER = 0.15
+# What a probe that found the answer in it is worth; chosen on train data, see models/minilm-reader/README.md.
+_FOUND = 1.0
 # A second sentence must cover at least this share of the question that the first does not.
 _GAIN = 0.15
 
@@ -25,11 +27,14 @@ _ASKED_FOR = {
 
 
 def extract(
-    question: str, evidence: Sequence[Evidence], rarity: Callable[[str], float]
+    question: str,
+    evidence: Sequence[Evidence],
+    rarity: Callable[[str], float],
+    places: Mapping[str, float],
 ) -> tuple[tuple[Evidence, ...], str]:
     """The one or two pieces of evidence that answer the question best, and a sentence that says why these.
 
-    evidence: at least one. A second piece is taken only where it covers informative words of the question that the
+    evidence: at least one. places: P(the answer stands in it) of pieces, by id, where a probe looked. A second piece is taken only where it covers informative words of the question that the
     first leaves uncovered, and speaks of something that the first speaks of. Raises ValueError where there is no
     evidence.
     """
@@ -48,7 +53,8 @@ def extract(
 
     def score(held: Evidence) -> float:
         answers = bool(answer_places(asked, read_sentence(held.text)))
-        return 1.0 - held.ratio / 2.0 + _COVERAGE * share(covered(held)) + _ANSWER * answers
+        found = _FOUND * places.get(held.id, 0.0)
+        return 1.0 - held.ratio / 2.0 + _COVERAGE * share(covered(held)) + _ANSWER * answers + found
 
     first = max(evidence, key=score)
     left = weights.keys() - covered(first)

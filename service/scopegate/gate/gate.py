@@ -16,12 +16,16 @@ class GateBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a gate saw. score: see GateResult. confusion: why it refuses, where the gate itself knows."""
+    """What a gate saw.
+
+    score: see GateResult. confusion: why it refuses, where the gate itself knows. places: see Seen.
+    """
 
     score: float | None
     passed: bool
     detail: Mapping[str, Any] = field(default_factory=dict)
     confusion: Confusion | None = None
+    places: Mapping[str, float] = field(default_factory=dict)
 
 
 class Gate(Protocol):
@@ -44,10 +48,15 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a probe saw. score: P(in scope | question, evidence), 0 to 1. detail: what it tells beyond that."""
+    """What a probe saw.
+
+    score: P(in scope | question, evidence), 0 to 1. detail: what it tells beyond that. places: P(the answer stands in
+    it | there is one) of pieces of evidence, by id, from a probe that looks for the answer.
+    """
 
     score: float
     detail: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, float] = field(default_factory=dict)
 
 
 class Probe(Protocol):
@@ -89,4 +98,4 @@ class ProbeGate:
         """See Gate."""
         seen = await self.probe.judge(case)
         passed = seen.score >= policy.probe_threshold
-        return Judgement(seen.score, passed, {"probe": self.probe.name, **seen.detail})
+        return Judgement(seen.score, passed, {"probe": self.probe.name, **seen.detail}, places=seen.places)

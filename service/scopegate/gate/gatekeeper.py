@@ -39,11 +39,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict, the policy it was reached under, and the case; None where nothing could be retrieved."""
+    """A verdict, the policy it was reached under, and the case; None where nothing could be retrieved.
+
+    places: where a gate found the answer, see Judgement.
+    """
 
     verdict: Verdict
     policy: Policy
     case: Case | None
+    places: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class _Hearing:
     results: list[GateResult] = field(default_factory=list)
     refused_by: GateName | None = None
     confusion: Confusion | None = None
+    places: Mapping[str, float] = field(default_factory=dict)
 
 
 class Gatekeeper:
@@ -126,7 +131,7 @@ class Gatekeeper:
             hearing.results.append(result)
             if not result.passed and hearing.refused_by is None:
                 hearing.refused_by = name
-        return Judged(_verdict(hearing), policy, hearing.case)
+        return Judged(_verdict(hearing), policy, hearing.case, hearing.places)
 
     async def _view(self, check: Check, end: float) -> ScopeView:
         try:
@@ -156,6 +161,7 @@ class Gatekeeper:
             status, cause = GateStatus.ERROR, "it broke"
         else:
             hearing.confusion = hearing.confusion or judged.confusion
+            hearing.places = hearing.places or judged.places
             detail = {**judged.detail, **_condensed(hearing)}
             return GateResult(name, judged.passed, judged.score, threshold, GateStatus.OK, _elapsed_ms(start), detail)
         if hearing.policy.on_error is OnError.FAIL and hearing.refused_by is None:

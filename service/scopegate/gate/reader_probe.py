@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ class ReaderProbe:
         reader, feature, bias = self._weights
         logit = reader * read.logit + feature * self._features.logit(case.question, case.evidence, case.rarity) + bias
         detail = {"window": [window[0].id, window[-1].id]}
-        return Seen(float(probability(np.array([logit]))[0]), detail)
+        return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
     async def best(self, case: Case) -> tuple[Sequence[Evidence], Reading]:
         """The window that is likeliest to hold the answer, and its reading. Raises what a gate raises."""
@@ -75,5 +77,18 @@ class ReaderProbe:
         held: list[Sequence[Evidence]] = []
         for text in texts_of(case, self._read):
             held += (text[each] for each in windows(self._reader.lengths([fact.text for fact in text]), room))
-        readings = await self._reader.read(case.question, [" ".join(fact.text for fact in each) for each in held])
+        readings = await self._reader.read(case.question, [_joined(each) for each in held])
         return max(zip(held, readings, strict=True), key=lambda each: each[1].logit)
+
+
+def _joined(window: Sequence[Evidence]) -> str:
+    return " ".join(fact.text for fact in window)
+
+
+def _places(window: Sequence[Evidence], read: Reading) -> dict[str, float]:
+    """P(the answer begins in it), given that there is one, of each piece of the window."""
+    ends = list(accumulate(len(fact.text) + 1 for fact in window))
+    places = dict.fromkeys((fact.id for fact in window), 0.0)
+    for character, share in read.places:
+        places[window[bisect_right(ends, character)].id] += share
+    return places
