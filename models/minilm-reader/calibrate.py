@@ -6,18 +6,23 @@ READER_FOLDER holds model.onnx and tokenizer.json; this one where it is not name
 own retrieval, windows and feature probe, so that calibration sees what service will see. Held-out texts are halved: on
 one half the weights are fitted (logistic regression, Platt's scaling of two scores), on the other the threshold is
 chosen, each kind of data counting the same. It is the lowest within half a point of the best accuracy: between
-thresholds of like accuracy the one that refuses least serves people best.
+thresholds of like accuracy the one that refuses least serves people best. Facts are sentences of a held-out text among
+strangers, asked with and without the one that answers.
+
+It prints, too, what a cascade would do, where the feature probe alone decides outside of two bounds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +34,23 @@ from scopegate.domain import Passage
 from scopegate.gate.head import probability
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.reader_probe import ReaderProbe
-from scopegate.gate.retrieval import Retriever
+from scopegate.gate.retrieval import Case, Retriever
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.encoder import load_encoder
 from scopegate.inference.reader import OnnxReader, Reader
+from scopegate.knowledge.sentences import split
 from scopegate.settings import Settings, models_dir
 
 NAME = "reader-1"
 DEPTH = 4
-KINDS = ("train_squad2_backtranslated", "train_nq", "train_musique", "train_repliqa")
+PASSAGES = ("train_squad2_backtranslated", "train_nq", "train_musique", "train_repliqa")
+FACTS = "spans_squadshifts"
 MOST = 1_200
+STRANGERS = 12
 LIKE = 0.005
+SEED = 0
+# Log odds of the feature probe.
+BOUNDS = (1.5, 2.0, 2.5, 3.0, 4.0, np.inf)
 
 
 class Seen(NamedTuple):
@@ -51,12 +62,37 @@ class Seen(NamedTuple):
     scores: NDArray[np.float64]
 
 
-def held(data: Path, kind: str) -> Iterator[tuple[str, bool, str, str]]:
-    """Question, label, passage and text of held-out rows. RepLiQA is not trained on, so all of it is held out."""
+def held(data: Path, kind: str) -> list[dict[str, Any]]:
+    """Held-out rows. RepLiQA is not trained on, so all of it is held out."""
     found = [row for row in rows(data / f"{kind}.jsonl.gz") if kind == "train_repliqa" or held_out(group(row))]
-    found.sort(key=lambda row: zlib.crc32(row["id"].encode()))
-    for row in found[:MOST]:
-        yield row["question"], row["answerable"], row["passage"], group(row)
+    return sorted(found, key=lambda row: zlib.crc32(row["id"].encode()))[:MOST]
+
+
+async def passages(data: Path, retriever: Retriever, depth: int) -> AsyncIterator[tuple[str, str, bool, Case]]:
+    """Kind, text, label and case of questions that bring their passage."""
+    for kind in PASSAGES:
+        for row in held(data, kind):
+            case = await retriever.from_passages(row["question"], [Passage("1", row["passage"])], depth)
+            yield kind, group(row), row["answerable"], case
+
+
+async def facts(data: Path, retriever: Retriever, depth: int) -> AsyncIterator[tuple[str, str, bool, Case]]:
+    """The same of questions to a scope of a few facts, once with the one that answers and once without it."""
+    rng = random.Random(SEED)
+    found = held(data, FACTS)
+    for row in found:
+        own = split(row["passage"])
+        answer = [text for text in own if any(each in text for each in row["answers"])]
+        others = [text for text in own if text not in answer]
+        strangers = split(rng.choice(found)["passage"])
+        if len(answer) != 1:
+            continue
+        for answerable in (True, False):
+            known = [*rng.sample(others, min(len(others), 3)), *strangers[:STRANGERS], *(answer if answerable else ())]
+            if known:
+                case = await retriever.from_passages(row["question"], [Passage("1", " ".join(known))], depth)
+                # As a scope's: facts, best first, which were not written to stand beside each other.
+                yield FACTS, group(row), answerable, replace(case, reading=case.evidence[:DEPTH], revision=1)
 
 
 async def seen(data: Path, folder: Path) -> Seen:
@@ -64,15 +100,13 @@ async def seen(data: Path, folder: Path) -> Seen:
     embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
     features = FeatureProbe.load(models_dir() / "feature-probe" / "probe.json")
     reader = Reader(OnnxReader(folder), settings)
-    plain = {"name": NAME, "reader": reader.fingerprint, "features": features.name, "threshold": 0.5, "depth": DEPTH}
-    probe = ReaderProbe(plain | {"reader_weight": 1, "feature_weight": 0, "bias": 0}, reader, features)
+    probe = ReaderProbe.uncalibrated(reader, features)
     retriever = Retriever(embedder, settings)
     found = []
-    for kind in KINDS:
-        for question, answerable, passage, text in held(data, kind):
-            case = await retriever.from_passages(question, [Passage("1", passage)], probe.depth)
+    for source in (passages, facts):
+        async for kind, text, answerable, case in source(data, retriever, probe.depth):
             _, read = await probe.best(case)
-            scores = read.logit, features.logit(question, case.evidence, case.rarity)
+            scores = read.logit, features.logit(case.question, case.evidence, case.rarity)
             found.append((kind, zlib.crc32(text.encode()) % 2 == 0, answerable, scores))
     await reader.stop()
     await embedder.stop()
@@ -99,13 +133,20 @@ def main(data: Path, folder: Path) -> None:
     (reader_weight, feature_weight), (bias,) = model.coef_[0], model.intercept_
     both = probability(found.scores @ model.coef_[0] + bias)
     threshold = chosen(both[check], found.answerable[check], weights(found.kind[check]))
-    for kind in KINDS:
+    for kind in (*PASSAGES, FACTS):
         at = check & (found.kind == kind)
         truth = found.answerable[at]
         areas = [roc_auc_score(truth, score[at]) for score in (*found.scores.T, both)]
         accuracy = ((both[at] >= threshold) == truth).mean()
         print(f"{kind}: {at.sum()}; AUROC reader, features, both:", *(f"{area:.3f}" for area in areas), end="; ")
         print(f"accuracy {accuracy:.3f}, refused {(both[at][truth] < threshold).mean():.3f}")
+    feature = found.scores[:, 1]
+    for bound in BOUNDS:
+        alone = np.abs(feature) > bound
+        passed = np.where(alone, feature > 0, both >= threshold)[check] == found.answerable[check]
+        weight = weights(found.kind[check])
+        print(f"sure beyond {bound}: {alone[check] @ weight / weight.sum():.2f} of the questions without the reader,")
+        print(f"  accuracy {passed @ weight / weight.sum():.3f}")
     made = {
         "name": NAME,
         "reader": OnnxReader(folder).fingerprint,

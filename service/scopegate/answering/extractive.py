@@ -34,9 +34,9 @@ def extract(
 ) -> tuple[tuple[Evidence, ...], str]:
     """The one or two pieces of evidence that answer the question best, and a sentence that says why these.
 
-    evidence: at least one. places: P(the answer stands in it) of pieces, by id, where a probe looked. A second piece is taken only where it covers informative words of the question that the
-    first leaves uncovered, and speaks of something that the first speaks of. Raises ValueError where there is no
-    evidence.
+    evidence: at least one. places: P(the answer stands in it) of pieces, by id, where a probe looked. A second piece is
+    taken only where it covers informative words of the question that the first leaves uncovered, and speaks of
+    something that the first speaks of. Raises ValueError where there is no evidence.
     """
     if not evidence:
         raise ValueError("an answer needs evidence")
