@@ -37,8 +37,8 @@ SHORT = (["spans_qamr"], Made(same=0.5, random=0.3, without=0.0, swapped=0.15))
 SPANS = (["spans_squadshifts", "spans_policyqa"], Made(same=0.3, random=0.1, without=0.35, swapped=0.2))
 LABELLED = (
     # The small ones several times, each with other questions made of it.
-    ["train_squad2_backtranslated", *3 * ["train_nq"], *2 * ["train_musique"]],
-    Made(same=0.25, random=0.02, without=0.0, swapped=0.1),
+    ["train_squad2_backtranslated", *4 * ["train_nq"], *2 * ["train_musique"]],
+    Made(same=0.15, random=0.02, without=0.1, swapped=0.1),
 )
 STAGES = (40_000, 120_000)
 SEED = 0
