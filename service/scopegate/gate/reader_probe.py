@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scopegate.domain import Evidence, Invalid
 from scopegate.gate.gate import GateBroken, Seen
@@ -26,7 +27,7 @@ _DEPTH = 4
 
 
 class ReaderProbe:
-    """The reader's log odds beside the feature probe's, calibrated together; see the reader's card.
+    """The reader's log odds, the feature probe's, and the distance of the closest piece, calibrated together.
 
     Of several windows the one that is likeliest to hold the answer decides.
     name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
@@ -40,7 +41,8 @@ class ReaderProbe:
         self.threshold: float = model["threshold"]
         self.depth: int = max(model["depth"], features.depth)
         self._read: int = model["depth"]
-        self._weights = (float(model["reader_weight"]), float(model["feature_weight"]), float(model["bias"]))
+        self._weights = np.array([model["reader_weight"], model["feature_weight"], model["distance_weight"]], float)
+        self._bias = float(model["bias"])
         self._reader = reader
         self._features = features
 
@@ -48,7 +50,7 @@ class ReaderProbe:
     def uncalibrated(cls, reader: Reader, features: FeatureProbe) -> ReaderProbe:
         """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
         model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": features.name}
-        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "bias": 0.0}
+        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "distance_weight": 0.0, "bias": 0.0}
         return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, features)
 
     @classmethod
@@ -64,10 +66,14 @@ class ReaderProbe:
         if not case.evidence:
             return Seen(0.0)
         window, read = await self.best(case)
-        reader, feature, bias = self._weights
-        logit = reader * read.logit + feature * self._features.logit(case.question, case.evidence, case.rarity) + bias
+        logit = self._weights @ self.scores(case, read) + self._bias
         detail = {"window": [window[0].id, window[-1].id]}
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
+
+    def scores(self, case: Case, read: Reading) -> NDArray[np.float64]:
+        """What is weighed, shape (3,): log odds of the reader and of the feature probe, the closest distance."""
+        odds = self._features.logit(case.question, case.evidence, case.rarity)
+        return np.array([read.logit, odds, min(piece.distance for piece in case.evidence)])
 
     async def best(self, case: Case) -> tuple[Sequence[Evidence], Reading]:
         """The window that is likeliest to hold the answer, and its reading. Raises what a gate raises."""
