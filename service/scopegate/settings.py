@@ -83,8 +83,8 @@ class Settings(BaseSettings):
     embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
     embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
     probe: str = Field(
-        "feature-probe",
-        description="a shipped model, feature-probe or minilm-reader; a probe's file, .json or .safetensors; or "
+        "minilm-reader",
+        description="a shipped model, minilm-reader or feature-probe; a probe's file, .json or .safetensors; or "
         "local:NAME for a checkpoint that reads",
     )
 

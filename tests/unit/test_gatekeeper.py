@@ -3,10 +3,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from scopegate.domain import (
     Check,
@@ -28,8 +27,8 @@ from scopegate.domain import (
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.retrieval import Case, Retriever
+from scopegate.inference.batcher import Batcher
 from scopegate.inference.embedder import Embedder
-from scopegate.inference.encoder import Encoder
 from scopegate.knowledge import Knowledge
 from scopegate.settings import Settings, models_dir
 from tests.unit.facts import SAMPLE, fact
@@ -231,16 +230,16 @@ async def test_a_fact_that_is_removed_while_it_is_checked(
 
 
 async def test_passages_that_come_again_are_not_embedded_again(
-    gatekeeper: Gatekeeper, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    gatekeeper: Gatekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[int] = []
-    encode = type(encoder).encode
+    outputs = Batcher.outputs
 
-    def counting(self: Encoder, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        encoded.append(len(tokens))
-        return encode(self, tokens)
+    async def counting(self: Batcher[Any, Any], given: Sequence[Any], *, bulk: bool) -> list[Any]:
+        encoded.append(len(given))
+        return await outputs(self, given, bulk=bulk)
 
-    monkeypatch.setattr(type(encoder), "encode", counting)
+    monkeypatch.setattr(Batcher, "outputs", counting)
     check = Check(KNOWN, passages=(Passage("p", " ".join(SAMPLE)),))
     first = await gatekeeper.check(check)
     assert sum(encoded) == 1 + len(SAMPLE)
