@@ -40,7 +40,7 @@ LABELLED = (
     ["train_squad2_backtranslated", *4 * ["train_nq"], *2 * ["train_musique"]],
     Made(same=0.15, random=0.02, without=0.1, swapped=0.1),
 )
-STAGES = (40_000, 120_000)
+STAGES = (40_000, 55_000)
 SEED = 0
 RATE = 3e-4
 WARM_UP = 200
@@ -49,8 +49,8 @@ MAX_TOKENS = 320
 BATCH_TOKENS = 6_144
 # Of so many pairs, those of like length share a batch.
 SORTED = 4_096
-CHECK_EVERY = 10_000
-CHECKED = 1_000
+CHECK_EVERY = 15_000
+CHECKED = 600
 NOWHERE = -1e9
 
 
