@@ -99,9 +99,9 @@ async def test_both_judges_count_as_calibrated(reader: Reader, features: Feature
     model = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
     asked = case("It is HERE.")
     odds = features.logit(asked.question, asked.evidence, asked.rarity)
-    weights = {"reader_weight": 0.5, "feature_weight": 0.25, "distance_weight": -2.0, "bias": -1.0}
+    weights = {"reader_weight": 0.5, "feature_weight": 0.25, "bias": -1.0}
     probe = ReaderProbe(model | weights, reader, features)
-    expected = 0.5 * 4.0 + 0.25 * odds - 2.0 * 0.5 - 1.0
+    expected = 0.5 * 4.0 + 0.25 * odds - 1.0
     assert (await probe.judge(asked)).score == pytest.approx(1 / (1 + np.exp(-expected)))
 
 

@@ -27,7 +27,7 @@ _DEPTH = 4
 
 
 class ReaderProbe:
-    """The reader's log odds, the feature probe's, and the distance of the closest piece, calibrated together.
+    """The reader's log odds and the feature probe's, calibrated together; see the reader's card.
 
     Of several windows the one that is likeliest to hold the answer decides.
     name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
@@ -41,7 +41,7 @@ class ReaderProbe:
         self.threshold: float = model["threshold"]
         self.depth: int = max(model["depth"], features.depth)
         self._read: int = model["depth"]
-        self._weights = np.array([model["reader_weight"], model["feature_weight"], model["distance_weight"]], float)
+        self._weights = np.array([model["reader_weight"], model["feature_weight"]], float)
         self._bias = float(model["bias"])
         self._reader = reader
         self._features = features
@@ -50,7 +50,7 @@ class ReaderProbe:
     def uncalibrated(cls, reader: Reader, features: FeatureProbe) -> ReaderProbe:
         """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
         model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": features.name}
-        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "distance_weight": 0.0, "bias": 0.0}
+        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "bias": 0.0}
         return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, features)
 
     @classmethod
@@ -71,9 +71,8 @@ class ReaderProbe:
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
     def scores(self, case: Case, read: Reading) -> NDArray[np.float64]:
-        """What is weighed, shape (3,): log odds of the reader and of the feature probe, the closest distance."""
-        odds = self._features.logit(case.question, case.evidence, case.rarity)
-        return np.array([read.logit, odds, min(piece.distance for piece in case.evidence)])
+        """What is weighed, shape (2,): log odds of the reader and of the feature probe."""
+        return np.array([read.logit, self._features.logit(case.question, case.evidence, case.rarity)])
 
     async def best(self, case: Case) -> tuple[Sequence[Evidence], Reading]:
         """The window that is likeliest to hold the answer, and its reading. Raises what a gate raises."""
