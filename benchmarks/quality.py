@@ -114,8 +114,8 @@ def why(verdict: Verdict) -> str:
     return f"{verdict.confusion.type}: {', '.join(span.text for span in verdict.confusion.spans)}"
 
 
-async def judged(gatekeeper: Gatekeeper, path: Path) -> tuple[Judged, Judged]:
-    """What similarity alone, and the probe, say of the questions in a file."""
+async def judged(gatekeeper: Gatekeeper, path: Path) -> tuple[Judged, Judged, float]:
+    """What similarity alone, and the probe, say of the questions in a file; how many both together decide rightly."""
     with gzip.open(path, "rt") as lines:
         rows = [json.loads(line) for line in lines]
     answerable = np.array([row["answerable"] for row in rows])
@@ -129,17 +129,20 @@ async def judged(gatekeeper: Gatekeeper, path: Path) -> tuple[Judged, Judged]:
     # The hard gate, asked first, waits for what is retrieved.
     retrieved = [result.elapsed_ms / 1000 for result in hard]
     both = [first + result.elapsed_ms / 1000 for first, result in zip(retrieved, probe, strict=True)]
+    passed = np.array([first.passed and second.passed for first, second in zip(hard, probe, strict=True)])
     return (
         Judged(answerable, -scores(hard), -hard[0].threshold, retrieved, probability=False),
         Judged(answerable, scores(probe), probe[0].threshold, both, probability=True),
+        float((passed == answerable).mean()),
     )
 
 
 def scores(results: Sequence[GateResult]) -> NDArray[np.float64]:
-    return np.array([result.score for result in results], float)
+    """Of each question; where a gate broke, which refuses, the least."""
+    return np.array([0.0 if result.score is None else result.score for result in results])
 
 
-def row(name: str, judge: str, seen: Judged) -> tuple[str, ...]:
+def row(name: str, judge: str, seen: Judged, together: float | None = None) -> tuple[str, ...]:
     truth, passed = seen.answerable, seen.scores >= seen.threshold
     strict = np.quantile(seen.scores[~truth], CAUGHT, method="higher")
     error = measure(seen.scores, truth, seen.threshold).ece if seen.probability else None
@@ -153,6 +156,7 @@ def row(name: str, judge: str, seen: Judged) -> tuple[str, ...]:
         f"{passed[~truth].mean():.3f}",
         f"{(seen.scores[truth] <= strict).mean():.3f}",
         "" if error is None else f"{error:.3f}",
+        "" if together is None else f"{together:.3f}",
         milliseconds(seen.seconds, 50),
     )
 
@@ -166,14 +170,14 @@ async def main(arguments: Sequence[str]) -> None:
                 await services.knowledge.ready(READY_S)
                 await nine(services, probe)
                 for name, file in SETS.items() if arguments else ():
-                    similarity, judge = await judged(services.gatekeeper, Path(arguments[0]) / file)
+                    similarity, judge, together = await judged(services.gatekeeper, Path(arguments[0]) / file)
                     if not found[name]:
                         found[name].append(row(name, "similarity", similarity))
-                    found[name].append(row("", probe, judge))
+                    found[name].append(row("", probe, judge, together))
     if arguments:
         columns = (
             *("set", "judge", "n", "AUROC", "accuracy", "answerable refused", "unanswerable passed"),
-            *("refused where 95 % are caught", "ECE", "p50 ms"),
+            *("refused where 95 % are caught", "ECE", "accuracy behind the hard gate", "p50 ms"),
         )
         table("Documents as passages, at the shipped thresholds", columns, list(chain.from_iterable(found.values())))
 

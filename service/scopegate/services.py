@@ -110,7 +110,13 @@ class Services:
     def _embedded_probe(self) -> Probe:
         shipped = models_dir() / FEATURES / "probe.json"
         if self.reader is None:
-            return FeatureProbe.load(shipped if self.settings.probe == FEATURES else Path(self.settings.probe))
+            name = self.settings.probe
+            if name != FEATURES and not name.endswith(".json"):
+                raise Invalid(
+                    f"there is no probe {name!r}: it is {READER}, {FEATURES}, a probe's file (.json or .safetensors), "
+                    "or local:NAME"
+                )
+            return FeatureProbe.load(shipped if name == FEATURES else Path(name))
         features = FeatureProbe.load(shipped)
         if self.settings.probe == READER:
             return ReaderProbe.load(models_dir() / READER / "probe.json", self.reader, features)

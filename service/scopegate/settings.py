@@ -82,6 +82,7 @@ class Settings(BaseSettings):
     embed_batch_wait_ms: float = Field(2.0, ge=0, le=100, description="how long texts in company wait for others")
     embed_queue: int = Field(2048, ge=1, description="most texts of requests that wait; one more is refused with 503")
     embed_cache: int = Field(20_000, ge=0, description="recent texts whose vectors are kept, about 2 kB each")
+    read_queue: int = Field(256, ge=1, description="most pairs that wait for the reader; one more is refused with 503")
     probe: str = Field(
         "minilm-reader",
         description="a shipped model, minilm-reader or feature-probe; a probe's file, .json or .safetensors; or "

@@ -48,6 +48,10 @@ def test_its_models_are_its_own(installed: Path, tmp_path: Path) -> None:
     assert models == installed / "scopegate" / "models"
     assert (models / "minilm-l6-int8" / "model.onnx").is_file()
     assert (models / "feature-probe" / "probe.json").is_file()
+    assert {"model.onnx", "tokenizer.json", "probe.json"} <= {
+        path.name for path in (models / "minilm-reader").iterdir()
+    }
+    assert (models / "minilm-reader" / "model.onnx").stat().st_size < 40e6
 
 
 def test_it_answers_from_any_folder(installed: Path, tmp_path: Path) -> None:

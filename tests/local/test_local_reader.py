@@ -38,7 +38,7 @@ SMALL = {
     "max_position_embeddings": 130,
     "initializer_range": 0.5,
 }
-MOST = 128
+MOST = 120
 
 
 def bert(kind: type[Any], **given: Any) -> Callable[[int], Any]:
@@ -52,9 +52,9 @@ CHECKPOINTS: dict[str, Callable[[int], Any]] = {
     ),
     "bert with one output": bert(BertForSequenceClassification, num_labels=1),
     "bert with two outputs": bert(BertForSequenceClassification, num_labels=2),
-    "deberta for inference": lambda size: DebertaV2ForSequenceClassification(
+    "deberta with labels": lambda size: DebertaV2ForSequenceClassification(
         DebertaV2Config(
-            vocab_size=size, **SMALL, id2label={0: "ENTAILMENT", 1: "neutral", 2: "contradiction"}, type_vocab_size=0
+            vocab_size=size, **SMALL, id2label={0: "ANSWERABLE", 1: "unclear", 2: "unanswerable"}, type_vocab_size=0
         )
     ),
 }
@@ -180,11 +180,30 @@ async def test_the_service_judges_by_it(path: Path, model: ReadingModel, tmp_pat
     [
         (bert(BertForMaskedLM), "no reader"),
         (bert(BertForSequenceClassification, num_labels=3), "none of the labels LABEL_0, LABEL_1, LABEL_2"),
+        (
+            bert(BertForSequenceClassification, id2label={0: "entailment", 1: "neutral", 2: "contradiction"}),
+            "none of the labels entailment",
+        ),
     ],
 )
 def test_what_cannot_read_is_refused(make: Callable[[int], Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=says):
         load_reader(f"local:{save(tmp_path, make)}", models_dir())
+
+
+def test_a_checkpoint_without_weights_is_refused(tmp_path: Path) -> None:
+    (save(tmp_path, bert(BertForQuestionAnswering)) / "model.safetensors").unlink()
+    with pytest.raises(Invalid, match="no model can be loaded"):
+        load_reader(f"local:{tmp_path}", models_dir())
+
+
+def test_a_checkpoint_that_cannot_pad_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path, bert(BertForQuestionAnswering))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["pad_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(Invalid, match="pads nothing"):
+        load_reader(f"local:{tmp_path}", models_dir())
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

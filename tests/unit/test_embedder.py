@@ -231,3 +231,14 @@ class TestEmbedder:
 
     async def test_no_texts_no_vectors(self, embedder: Embedder) -> None:
         assert (await embedder.embed([])).shape == (0, 384)
+
+
+async def test_a_model_that_gives_too_little_fails_its_callers_and_no_others() -> None:
+    def run(given: Sequence[str]) -> list[str]:
+        return [text for text in given if text != "lost"]
+
+    batcher: Batcher[str, str] = Batcher(run, "model", threads=1, batch_tokens=100, wait_ms=0, limit=10)
+    with pytest.raises(ValueError, match="0 outputs for 1 inputs"):
+        await batcher.outputs(["lost"], bulk=False)
+    assert await batcher.outputs(["found"], bulk=False) == ["found"]
+    await batcher.stop()

@@ -86,3 +86,11 @@ def test_without_a_shared_word_it_is_the_closest() -> None:
 def test_no_evidence_is_an_error() -> None:
     with pytest.raises(ValueError, match="evidence"):
         extract("Who?", [], rarity, {})
+
+
+def test_where_a_probe_found_the_answer_counts_most() -> None:
+    sentences = said("Astrid Holm opened the harbour museum.", "She was born in Bergen.")
+    question = "Where was Astrid Holm, who opened the harbour museum, born?"
+    assert extract(question, sentences, rarity, {})[0][0] == sentences[0]
+    found = {sentences[0].id: 0.1, sentences[1].id: 0.9}
+    assert extract(question, sentences, rarity, found)[0][0] == sentences[1]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scopegate.domain import Evidence
+from scopegate.domain import Check, Decision, Evidence, GateName, GateStatus, Invalid, OnError, Passage
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.reader_probe import ReaderProbe
 from scopegate.gate.retrieval import Case
-from scopegate.inference.reader import MAX_TOKENS, OnnxReader, Reader
+from scopegate.inference.reader import MOST_TOKENS, OnnxReader, Reader, Reading
+from scopegate.services import Services
 from scopegate.settings import Settings, models_dir
 from scopegate.words import WordCounts
 
@@ -62,12 +66,16 @@ def test_a_reading_does_not_depend_on_its_neighbours(model: OnnxReader) -> None:
         assert read.logit == pytest.approx(alone.logit, abs=1e-3)
 
 
-def test_a_passage_is_cut_where_the_room_ends_and_the_question_never(model: OnnxReader) -> None:
+def test_a_passage_is_cut_where_the_model_ends_and_the_question_never(model: OnnxReader) -> None:
     question = "Who built it? " * 10
     pair = model.pair(question, "stone " * 1000)
-    assert len(pair) == MAX_TOKENS
-    assert sum(pair.passage) == model.room(question)
+    assert len(pair) == MOST_TOKENS
     assert model.lengths([question, "stone " * 1000]) == [len(pair) - 3 - sum(pair.passage), 1000]
+
+
+@pytest.mark.parametrize(("words", "room"), [(17, 300), (221, 96), (413, 96), (450, 59), (520, -11)])
+def test_a_long_question_leaves_less_room(model: OnnxReader, words: int, room: int) -> None:
+    assert model.room("stone " * words) == room
 
 
 def test_no_passage_holds_no_answer(model: OnnxReader) -> None:
@@ -87,6 +95,48 @@ async def test_the_shipped_probe_names_its_window_and_where_the_answer_stands() 
     finally:
         await reader.stop()
     assert seen.score > probe.threshold
-    assert seen.detail == {"window": ["m#1", "m#3"]}
+    assert seen.detail == {"window": ["m#1", "m#2", "m#3"]}
     assert max(seen.places, key=lambda name: seen.places[name]) == "m#2"
     assert np.isclose(sum(seen.places.values()), 1.0)
+
+
+async def test_it_judges_by_default_and_its_sentence_is_the_answer(tmp_path: Path) -> None:
+    services = Services(Settings(data_dir=tmp_path))
+    async with services.running():
+        await services.knowledge.ready(30)
+        check = Check("Who built the harbour museum?", passages=(Passage("m", PASSAGE),), overrides={"k": 1})
+        answer = await services.answerer.answer(check)
+    assert answer.decision is Decision.ANSWER
+    assert answer.answer == HARBOUR[1]
+    assert [piece.id for piece in answer.verdict.evidence] == ["m#2"]
+    probe = next(result for result in answer.verdict.gates if result.gate is GateName.PROBE)
+    assert probe.detail == {"probe": "reader-1", "window": ["m#1", "m#2", "m#3"]}
+
+
+async def test_a_reader_that_breaks_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = Services(Settings(data_dir=tmp_path))
+    check = Check("Who built the harbour museum?", passages=(Passage("m", PASSAGE),))
+    assert services.reader is not None
+
+    async def broken(question: str, passages: Sequence[str]) -> list[Reading]:
+        raise RuntimeError
+
+    monkeypatch.setattr(services.reader, "read", broken)
+    async with services.running():
+        await services.knowledge.ready(30)
+        verdict = await services.gatekeeper.check(check)
+        lenient = await services.gatekeeper.check(replace(check, overrides={"on_error": OnError.ANSWER}))
+    assert (verdict.decision, verdict.gates[-1].status) == (Decision.REFUSAL, GateStatus.ERROR)
+    assert lenient.decision is Decision.ANSWERABLE
+
+
+def test_the_feature_probe_can_be_had_instead(tmp_path: Path) -> None:
+    assert Services(Settings(data_dir=tmp_path, probe="feature-probe")).reader is None
+
+
+@pytest.mark.parametrize(
+    ("probe", "says"), [("feature-prob", "it is minilm-reader, feature-probe"), ("no.json", "no.json is not a feature")]
+)
+def test_a_probe_that_is_not_there_is_refused(tmp_path: Path, probe: str, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        Services(Settings(data_dir=tmp_path, probe=probe))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from scopegate.domain import Evidence, Invalid
+from scopegate.domain import Evidence, Invalid, Overloaded
 from scopegate.gate.gate import GateBroken
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.reader_probe import ReaderProbe
@@ -74,7 +74,7 @@ async def test_the_likeliest_window_decides(reader: Reader, model: Marked, featu
     probe = ReaderProbe.uncalibrated(reader, features)
     seen = await probe.judge(case(f"{LONG}.", f"{LONG}.", f"{LONG} HERE."))
     assert seen.score == pytest.approx(1 / (1 + np.exp(-4.0)))
-    assert seen.detail == {"window": ["p#3", "p#3"]}
+    assert seen.detail == {"window": ["p#3"]}
     assert len(model.passages) == 3
     assert (await probe.judge(case(f"{LONG}.", f"{LONG}."))).score == pytest.approx(1 / (1 + np.exp(4.0)))
 
@@ -84,6 +84,40 @@ async def test_the_places_of_the_answer_are_told_by_piece(reader: Reader, featur
     assert seen.places == pytest.approx({"p#1": 0.0, "p#2": 2 / 3, "p#3": 1 / 3})
     seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))
     assert seen.places == {"p#1": 0.0, "p#2": 1.0}
+
+
+async def test_a_token_that_begins_with_the_space_between_two_pieces_is_of_the_second(
+    model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "read", lambda pairs: [Reading(4.0, ((7, 0.75), (8, 0.25)))])
+    reader = Reader(model, Settings())
+    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))
+    await reader.stop()
+    assert seen.places == {"p#1": 0.0, "p#2": 1.0}
+
+
+async def test_a_model_that_gives_no_number_breaks_the_gate(
+    model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "read", lambda pairs: [Reading(float("nan"), ()) for _ in pairs])
+    reader = Reader(model, Settings())
+    with pytest.raises(GateBroken, match="no number"):
+        await ReaderProbe.uncalibrated(reader, features).judge(case("It is HERE."))
+    await reader.stop()
+
+
+async def test_of_very_much_the_closest_windows_are_read(reader: Reader, model: Marked, features: FeatureProbe) -> None:
+    held = tuple(Evidence(f"p#{at}", f"{LONG}{at}.", 1.0, 2.0 - at / 100, 2.0 - at / 100, None) for at in range(1, 31))
+    await ReaderProbe.uncalibrated(reader, features).judge(Case("Who?", held[:2], held, lambda _: 1.0, None))
+    assert sorted(model.passages) == sorted(piece.text for piece in held[-16:])
+
+
+async def test_more_than_may_wait_is_refused(model: Marked, features: FeatureProbe) -> None:
+    reader = Reader(model, Settings(read_queue=2))
+    with pytest.raises(Overloaded, match="reader's queue is full"):
+        await ReaderProbe.uncalibrated(reader, features).judge(case(f"{LONG}.", f"{LONG}.", f"{LONG}."))
+    assert reader.waiting == 0
+    await reader.stop()
 
 
 async def test_nothing_to_read_is_nothing_known(reader: Reader, features: FeatureProbe) -> None:

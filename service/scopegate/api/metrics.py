@@ -35,6 +35,9 @@ class Metrics:
         )
         queue = Gauge("scopegate_embed_queue", "Texts that wait to be embedded", registry=self.registry)
         queue.set_function(lambda: services.embedder.waiting)
+        if (reader := services.reader) is not None:
+            pairs = Gauge("scopegate_read_queue", "Windows that wait for the reader", registry=self.registry)
+            pairs.set_function(lambda: reader.waiting)
         self.registry.register(_Scopes(services))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

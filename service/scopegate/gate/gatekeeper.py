@@ -14,6 +14,7 @@ from scopegate.domain import (
     Check,
     Confusion,
     Decision,
+    Evidence,
     GateName,
     GateResult,
     GateStatus,
@@ -220,7 +221,6 @@ def _elapsed_ms(start: float) -> float:
 def _verdict(hearing: _Hearing) -> Verdict:
     would_refuse = hearing.refused_by is not None
     enforced = hearing.policy.mode is Mode.ENFORCE
-    evidence = hearing.case.evidence if hearing.case else ()
     return Verdict(
         id=new_id(),
         decision=Decision.REFUSAL if would_refuse and enforced else Decision.ANSWERABLE,
@@ -229,10 +229,23 @@ def _verdict(hearing: _Hearing) -> Verdict:
         reason=_reason(hearing),
         confusion=_confusion(hearing) if would_refuse else None,
         gates=tuple(hearing.results),
-        evidence=evidence[: hearing.policy.k],
+        evidence=_evidence(hearing),
         scope=hearing.check.scope,
         revision=hearing.case.revision if hearing.case else None,
     )
+
+
+def _evidence(hearing: _Hearing) -> tuple[Evidence, ...]:
+    """The k best; the piece in which a gate found the answer is among them, in the last one's place if need be."""
+    case, k = hearing.case, hearing.policy.k
+    if case is None:
+        return ()
+    best = case.evidence[:k]
+    if hearing.places:
+        found = max(hearing.places, key=lambda name: hearing.places[name])
+        if all(piece.id != found for piece in best):
+            return (*best[: k - 1], *(piece for piece in case.reading if piece.id == found))
+    return best
 
 
 def _confusion(hearing: _Hearing) -> Confusion | None:

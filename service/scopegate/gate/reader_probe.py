@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -22,6 +23,8 @@ from scopegate.inference.reader import Reader, Reading
 
 # A window of fewer tokens holds hardly a sentence.
 _LEAST_ROOM = 32
+# A request with more to read is read where its closest sentences stand.
+_MOST_WINDOWS = 16
 # How many facts are read where nothing else was found out.
 _DEPTH = 4
 
@@ -62,12 +65,12 @@ class ReaderProbe:
             raise Invalid(f"{path.name} is not a reader probe: {error}") from error
 
     async def judge(self, case: Case) -> Seen:
-        """See Probe. detail: the first and the last piece of evidence of the window that decided."""
+        """See Probe. detail: the pieces of evidence in the window that decided, as they were read."""
         if not case.evidence:
             return Seen(0.0)
         window, read = await self.best(case)
         logit = self._weights @ self.scores(case, read) + self._bias
-        detail = {"window": [window[0].id, window[-1].id]}
+        detail = {"window": [piece.id for piece in window]}
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
     def scores(self, case: Case, read: Reading) -> NDArray[np.float64]:
@@ -81,19 +84,23 @@ class ReaderProbe:
             raise GateBroken("the question is so long that the probe has no room to read beside it")
         held: list[Sequence[Evidence]] = []
         for text in texts_of(case, self._read):
-            held += (text[each] for each in windows(self._reader.lengths([fact.text for fact in text]), room))
-        readings = await self._reader.read(case.question, [_joined(each) for each in held])
-        return max(zip(held, readings, strict=True), key=lambda each: each[1].logit)
+            held += (text[each] for each in windows(self._reader.lengths([piece.text for piece in text]), room))
+        closest = sorted(held, key=lambda window: min(piece.ratio for piece in window))[:_MOST_WINDOWS]
+        readings = await self._reader.read(case.question, [_joined(each) for each in closest])
+        if any(math.isnan(read.logit) for read in readings):
+            raise GateBroken("the reader's model gave no number")
+        return max(zip(closest, readings, strict=True), key=lambda each: each[1].logit)
 
 
 def _joined(window: Sequence[Evidence]) -> str:
-    return " ".join(fact.text for fact in window)
+    return " ".join(piece.text for piece in window)
 
 
 def _places(window: Sequence[Evidence], read: Reading) -> dict[str, float]:
     """P(the answer begins in it), given that there is one, of each piece of the window."""
-    ends = list(accumulate(len(fact.text) + 1 for fact in window))
-    places = dict.fromkeys((fact.id for fact in window), 0.0)
+    # The space between two pieces belongs to the second: some tokens begin with it.
+    ends = [end - 1 for end in accumulate(len(piece.text) + 1 for piece in window)]
+    places = dict.fromkeys((piece.id for piece in window), 0.0)
     for character, share in read.places:
         places[window[bisect_right(ends, character)].id] += share
     return places

@@ -12,12 +12,12 @@ from scopegate.gate.retrieval import Case
 def texts_of(case: Case, depth: int) -> list[tuple[Evidence, ...]]:
     """The runs of evidence that are read together, each in the order to read it in.
 
-    Of facts the depth best. Of passages each passage; and where there are several, the depth best sentences of all of
-    them too, since an answer may need two.
+    Of facts the depth best of those that may be cited. Of passages each passage; and where there are several, the depth
+    best sentences of all of them too, since an answer may need two.
     """
-    best = case.evidence[:depth]
     if case.revision is not None:
-        return [best]
+        return [case.reading[:depth]]
+    best = case.evidence[:depth]
     passages = [tuple(held) for _, held in groupby(case.reading, lambda each: each.id.rpartition("#")[0])]
     return passages if len(passages) < 2 else [*passages, best]
 

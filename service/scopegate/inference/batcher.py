@@ -102,7 +102,7 @@ class Batcher(Generic[Input, Output]):
             if not batch:
                 continue
             try:
-                outputs = await loop.run_in_executor(self._pool, self._run, [item.given for item in batch])
+                outputs = await loop.run_in_executor(self._pool, self._outputs, [item.given for item in batch])
             except asyncio.CancelledError:
                 _fail(batch, self._has_stopped())
                 raise
@@ -112,6 +112,12 @@ class Batcher(Generic[Input, Output]):
             for item, output in zip(batch, outputs, strict=True):
                 if not item.found.done():
                     item.found.set_result(output)
+
+    def _outputs(self, given: Sequence[Input]) -> list[Output]:
+        found = list(self._run(given))
+        if len(found) != len(given):
+            raise ValueError(f"the {self._name} gave {len(found)} outputs for {len(given)} inputs")
+        return found
 
     def _has_stopped(self) -> Unavailable:
         return Unavailable(f"the {self._name} has stopped")

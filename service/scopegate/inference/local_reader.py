@@ -16,11 +16,11 @@ from transformers import (
 )
 
 from scopegate.domain import Invalid
-from scopegate.inference.reader import MAX_TOKENS, Pair, Reading, reading
+from scopegate.inference.reader import MOST_TOKENS, Pair, Reading, reading, room
 
 MAX_NAME = 128
 # What checkpoints call the label that says yes, where they name their labels.
-_YES = ("answerable", "entailment", "relevant", "supported", "yes", "true")
+_YES = ("answerable", "relevant", "supported", "yes", "true")
 
 
 class LocalReader:
@@ -31,30 +31,40 @@ class LocalReader:
     """
 
     def __init__(self, name: str) -> None:
-        """Raises Invalid where there is no such model, or one of another kind, or without a fast tokenizer."""
+        """Raises Invalid where there is no such model, or one of another kind, or one whose tokenizer does not fit."""
         try:
             config = AutoConfig.from_pretrained(name)
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
+            self._tokenizer = AutoTokenizer.from_pretrained(name, padding_side="right")
+            kinds = " ".join(config.architectures or ())
+            self._points = "QuestionAnswering" in kinds
+            if not (self._points or "SequenceClassification" in kinds):
+                raise Invalid(
+                    f"'local:{name}' is no reader: it takes a checkpoint for question answering or sequence "
+                    "classification"
+                )
+            kind = AutoModelForQuestionAnswering if self._points else AutoModelForSequenceClassification
+            self._model = kind.from_pretrained(name, dtype=torch.float32).eval()
+        except (OSError, ValueError, ImportError, KeyError) as error:
             raise Invalid(f"no model can be loaded from 'local:{name}'") from error
-        kinds = " ".join(config.architectures or ())
-        self._points = "QuestionAnswering" in kinds
-        if not (self._points or "SequenceClassification" in kinds) or not self._tokenizer.is_fast:
-            raise Invalid(
-                f"'local:{name}' is no reader: it takes a checkpoint for question answering or sequence "
-                "classification, with a fast tokenizer"
-            )
-        kind = AutoModelForQuestionAnswering if self._points else AutoModelForSequenceClassification
-        self._model = kind.from_pretrained(name, dtype=torch.float32).eval()
+        if not self._fits():
+            raise Invalid(f"the tokenizer of 'local:{name}' is not fast, pads nothing, or puts no token in front")
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model.to(self._device)
         self._yes = 0 if self._points else _yes(config)
-        self._max_tokens = min(MAX_TOKENS, self._tokenizer.model_max_length)
+        # Some families count positions from behind their padding token.
+        positions = getattr(config, "max_position_embeddings", MOST_TOKENS + 2) - 2
+        self._most = max(1, min(MOST_TOKENS, self._tokenizer.model_max_length, positions))
         weights = hashlib.sha256()
         for key, tensor in sorted(self._model.state_dict().items()):
             weights.update(key.encode())
             weights.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         self.fingerprint = f"local:{Path(name).name[:MAX_NAME]}@{weights.hexdigest()[:12]}"
+
+    def _fits(self) -> bool:
+        """Whether pairs can be told apart and padded, and begin with a token of neither text."""
+        if not self._tokenizer.is_fast or self._tokenizer.pad_token is None:
+            return False
+        return self._tokenizer("a", "b").sequence_ids(0)[0] is None
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """See ReadingModel."""
@@ -63,12 +73,12 @@ class LocalReader:
     def room(self, question: str) -> int:
         """See ReadingModel."""
         around: int = self._tokenizer.num_special_tokens_to_add(pair=True)
-        return self._max_tokens - around - self.lengths([question])[0]
+        return room(around + self.lengths([question])[0], self._most)
 
     def pair(self, question: str, passage: str) -> Pair:
         """See ReadingModel."""
         encoded = self._tokenizer(
-            question, passage, truncation="only_second", max_length=self._max_tokens, return_offsets_mapping=True
+            question, passage, truncation="only_second", max_length=self._most, return_offsets_mapping=True
         )
         held = [int(each == 1) for each in encoded.sequence_ids(0)]
         return Pair(encoded["input_ids"], held, [begin for begin, _ in encoded["offset_mapping"]])

@@ -17,8 +17,10 @@ from scopegate.domain import Invalid
 from scopegate.inference.batcher import Batcher
 from scopegate.settings import Settings
 
-# As long as the pairs that the shipped reader was trained on.
+# As long as the pairs that the shipped reader was trained on; beside a long question it takes more, up to MOST_TOKENS.
 MAX_TOKENS = 320
+MOST_TOKENS = 512
+LEAST_ROOM = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class ReadingModel(Protocol):
 
 
 class Reader:
-    """A reading model behind a batcher. The embedder's bounds hold for it, too."""
+    """A reading model behind a batcher of its own, with as many threads as the embedder's."""
 
     def __init__(self, model: ReadingModel, settings: Settings) -> None:
         self._model = model
@@ -79,11 +81,16 @@ class Reader:
             threads=settings.embed_threads,
             batch_tokens=settings.embed_batch_tokens,
             wait_ms=settings.embed_batch_wait_ms,
-            limit=settings.embed_queue,
+            limit=settings.read_queue,
         )
         self.fingerprint = model.fingerprint
         self.lengths = model.lengths
         self.room = model.room
+
+    @property
+    def waiting(self) -> int:
+        """How many pairs wait to be read."""
+        return self._batcher.waiting
 
     async def read(self, question: str, passages: Sequence[str]) -> list[Reading]:
         """A reading of each passage; at least one. Raises Overloaded where too many wait, Unavailable once stopped."""
@@ -96,9 +103,9 @@ class Reader:
 
 
 def load_reader(name: str, models: Path) -> ReadingModel:
-    """The model that a setting names: a folder of models, or local:NAME for a Hugging Face checkpoint.
+    """The shipped model of that name, or local:NAME for a Hugging Face checkpoint.
 
-    Raises Invalid where there is none of that name, or where local: lacks its extra.
+    Raises Invalid where a checkpoint cannot be loaded, or where local: lacks its extra.
     """
     if not name.startswith("local:"):
         return OnnxReader(models / name)
@@ -115,7 +122,7 @@ class OnnxReader:
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(MAX_TOKENS, strategy="only_second")
+        self._tokenizer.enable_truncation(MOST_TOKENS, strategy="only_second")
         self._counter = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._counter.no_padding()
         self._counter.no_truncation()
@@ -133,7 +140,7 @@ class OnnxReader:
 
     def room(self, question: str) -> int:
         """See ReadingModel."""
-        return MAX_TOKENS - 3 - self.lengths([question])[0]
+        return room(self.lengths([question])[0] + 3, MOST_TOKENS)
 
     def pair(self, question: str, passage: str) -> Pair:
         """See ReadingModel."""
@@ -155,6 +162,11 @@ class OnnxReader:
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         scores: NDArray[np.float32] = self._session.run(None, inputs)[0]
         return [reading(pair, row) for pair, row in zip(pairs, scores[..., 0], strict=True)]
+
+
+def room(taken: int, most: int) -> int:
+    """How many tokens are left for a passage, of MAX_TOKENS; beside a long question LEAST_ROOM, as far as most goes."""
+    return min(most - taken, max(MAX_TOKENS - taken, LEAST_ROOM))
 
 
 def _second(pair: Pair) -> int:
