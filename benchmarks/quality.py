@@ -74,7 +74,7 @@ class Judged:
     probability: bool
 
 
-async def nine(services: Services, probe: str) -> None:
+async def nine(services: Services, name: str) -> None:
     provenance = (Provenance(Origin.MANUAL, "figure 3", None, 1.0),)
     await services.knowledge.add("default", [NewFact(fact, provenance) for fact in FACTS])
     rows = []
@@ -96,7 +96,7 @@ async def nine(services: Services, probe: str) -> None:
             )
         )
     columns = ("question", "ours", "paper", "min S/C", "P(in scope)", "refused by", "not covered")
-    table(f"Learn to Refuse, figures 3 and 4, {probe}: {agreed} of {len(NINE)} as in the paper", columns, rows)
+    table(f"Learn to Refuse, figures 3 and 4, {name}: {agreed} of {len(NINE)} as in the paper", columns, rows)
 
 
 def said(answered: bool) -> str:

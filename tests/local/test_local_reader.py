@@ -30,7 +30,7 @@ from tests.unit.facts import SAMPLE
 
 QUESTION = "Who wrote it?"
 WORDS = sorted({word.strip(".?").lower() for text in [*SAMPLE, QUESTION] for word in text.split()} | {".", "?"})
-SMALL = {
+SMALL: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
