@@ -3,7 +3,7 @@
     python -m benchmarks.chat
 
 10,000 facts. "gates off" is one gate that never refuses (hard with alpha 1e6), since a policy has at least one; so it
-still finds the evidence that the LLM is given. "hard and probe" are both asked, with thresholds that let every question
+still finds the evidence that the LLM is given. "hard and probe", the feature probe, are both asked, with thresholds that let every question
 pass, so that the LLM is asked as often as without them. A question asked before has its embedding cached; a new one
 is embedded. Rounds alternate, so that a noisy machine disturbs all alike.
 """
@@ -29,6 +29,8 @@ from benchmarks.report import console, milliseconds, table
 from benchmarks.server import Server, add_facts, serving
 
 FACTS = 10_000
+# The quickest: what the endpoint adds is to be seen.
+PROBE = "feature-probe"
 ROUNDS = 3
 REQUESTS = {1: 200, 16: 400}
 
@@ -115,7 +117,11 @@ async def measure(llm: str, server: Server, clients: int) -> None:
 
 def main() -> None:
     """Runs it in a scratch folder."""
-    with tempfile.TemporaryDirectory() as folder, answering() as llm, serving(Path(folder), llm_url=llm) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        answering() as llm,
+        serving(Path(folder), llm_url=llm, probe=PROBE) as server,
+    ):
         add_facts(server.url, list(facts(FACTS)))
         for clients in REQUESTS:
             asyncio.run(measure(llm, server, clients))
