@@ -2,8 +2,8 @@
 
     python -m benchmarks.check
 
-10,000 facts, hard gate and feature probe, questions that nobody asked before. Both are rounds of a process of its own with the
-same threads; rounds alternate, so that a noisy machine disturbs both.
+10,000 facts, hard gate and feature probe, questions that nobody asked before. Both are rounds of a process of its own
+with the same threads; rounds alternate, so that a noisy machine disturbs both.
 """
 
 from __future__ import annotations
