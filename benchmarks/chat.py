@@ -4,8 +4,8 @@
 
 10,000 facts. "gates off" is one gate that never refuses (hard with alpha 1e6), since a policy has at least one; so it
 still finds the evidence that the LLM is given. "hard and probe", the feature probe, are both asked, with thresholds
-that let every question pass, so that the LLM is asked as often as without them. A question asked before has its embedding
-cached; a new one is embedded. Rounds alternate, so that a noisy machine disturbs all alike.
+that let every question pass, so that the LLM is asked as often as without them. A question asked before has its
+embedding cached; a new one is embedded. Rounds alternate, so that a noisy machine disturbs all alike.
 """
 
 from __future__ import annotations
