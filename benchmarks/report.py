@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-console = Console()
+# A pipe is no reason to cut a table.
+console = Console() if sys.stdout.isatty() else Console(width=200)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

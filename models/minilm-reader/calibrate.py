@@ -5,11 +5,11 @@
 READER_FOLDER holds model.onnx and tokenizer.json; this one where it is not named. Questions go through the service's
 own retrieval, windows and feature probe, so that calibration sees what service will see. Texts are held out of the
 training of both, but for the few of Natural Questions, which the feature probe may have seen. They are halved: on one
-half the weights are fitted (logistic regression, Platt's scaling of two scores), on the other the threshold is chosen,
-each kind of data counting as the root of its size. It is the lowest within half a point of the best accuracy: between
-thresholds of like accuracy the one that refuses least serves people best. "several" are questions that bring passages
-of other texts beside their own; facts are sentences of a text among strangers, asked with and without the one that
-answers.
+half the weights are fitted (logistic regression, Platt's scaling of several scores), on the other the threshold is
+chosen, each kind of data counting as the root of its size. It is the lowest within half a point of the best accuracy:
+between thresholds of like accuracy the one that refuses least serves people best. "several" are questions that bring
+passages of other texts beside their own; facts are sentences of a text among strangers, asked with and without the
+one that answers.
 
 It prints, too, what a cascade would do, where the feature probe alone decides outside of two bounds.
 """
@@ -36,7 +36,7 @@ from sklearn.metrics import roc_auc_score
 from scopegate.domain import Passage
 from scopegate.gate.head import probability
 from scopegate.gate.probe import FeatureProbe
-from scopegate.gate.reader_probe import ReaderProbe
+from scopegate.gate.reader_probe import SCORES, ReaderProbe
 from scopegate.gate.retrieval import Case, Retriever
 from scopegate.inference.embedder import Embedder
 from scopegate.inference.encoder import load_encoder
@@ -61,7 +61,7 @@ BOUNDS = (1.5, 2.0, 2.5, 3.0, 4.0, np.inf)
 
 
 class Seen(NamedTuple):
-    """A row for each question. scores: (n, 2), those of ReaderProbe."""
+    """A row for each question. scores: (n, 3), the reader probe's SCORES."""
 
     kind: NDArray[np.str_]
     half: NDArray[np.bool_]
@@ -138,8 +138,8 @@ async def seen(data: Path, folder: Path) -> Seen:
     found = []
     for source in (passages, facts):
         async for kind, text, answerable, case in source(data, retriever, probe.depth):
-            _, read = await probe.best(case)
-            found.append((kind, first_half(text), answerable, probe.scores(case, read)))
+            _, _, scores = await probe.read(case)
+            found.append((kind, first_half(text), answerable, scores))
     await reader.stop()
     await embedder.stop()
     kinds, halves, labels, scores = zip(*found, strict=True)
@@ -162,13 +162,12 @@ def main(data: Path, folder: Path) -> None:
     found = asyncio.run(seen(data, folder))
     fit, check = found.half, ~found.half
     model = LogisticRegression().fit(found.scores[fit], found.answerable[fit], weights(found.kind[fit]))
-    (reader_weight, feature_weight), (bias,) = model.coef_[0], model.intercept_
-    both = probability(found.scores @ model.coef_[0] + bias)
+    both = probability(model.decision_function(found.scores))
     threshold = chosen(both[check], found.answerable[check], weights(found.kind[check]))
     for kind in (*PASSAGES, "several", FACTS):
         at = check & (found.kind == kind)
         truth = found.answerable[at]
-        areas = [roc_auc_score(truth, score[at]) for score in (*found.scores.T, both)]
+        areas = [roc_auc_score(truth, score[at]) for score in (*found.scores[:, :2].T, both)]
         accuracy = ((both[at] >= threshold) == truth).mean()
         print(f"{kind}: {at.sum()}; AUROC reader, features, both:", *(f"{area:.3f}" for area in areas), end="; ")
         print(f"accuracy {accuracy:.3f}, refused {(both[at][truth] < threshold).mean():.3f}")
@@ -185,9 +184,8 @@ def main(data: Path, folder: Path) -> None:
         "features": FeatureProbe.load(models_dir() / "feature-probe" / "probe.json").name,
         "depth": DEPTH,
         "threshold": threshold,
-        "reader_weight": float(reader_weight),
-        "feature_weight": float(feature_weight),
-        "bias": float(bias),
+        **{f"{name}_weight": float(weight) for name, weight in zip(SCORES, model.coef_[0], strict=True)},
+        "bias": float(model.intercept_[0]),
     }
     (folder / "probe.json").write_text(json.dumps(made, indent=1) + "\n")
     print(made)

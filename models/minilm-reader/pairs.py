@@ -8,13 +8,14 @@ import random
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"'(A-Z0-9])")
 _NAME = re.compile(r"(?<!^)(?<![.?!] )\b[A-Z][a-z]+(?: [A-Z][a-z]+)*\b|\b\d[\d,.]*\d\b|\b\d\b")
+_YES_NO = re.compile(r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should) ", re.IGNORECASE)
 # One text in so many is held out.
 _HELD_OUT = 20
 _FEW_WORDS = 15
@@ -35,16 +36,19 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How often an unanswerable question is made of an answerable one, a share for each way.
+    """How often something is made of an answerable question, a share for each way.
 
-    same: the question with another passage of the same text. random: with any passage. without: with its passage
-    without the sentences that hold the answer. swapped: with a name or a number in it that the passage has not.
+    Unanswerable ones: same: the question with another passage of the same text. random: with any passage. without: with
+    its passage without the sentences that hold the answer. swapped: with a name or a number in it that the passage has
+    not. Both: facts: with the sentence that answers among some of its passage and some strangers in no order, and with
+    these without it.
     """
 
     same: float
     random: float
     without: float
     swapped: float
+    facts: float
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -68,22 +72,21 @@ def held_out(name: str) -> bool:
 
 def pairs(files: Sequence[Path], made: Made, rng: random.Random) -> tuple[list[Pair], list[Pair]]:
     """Pairs to learn from, and those of held-out texts, the files' and the made ones, in no special order."""
-    learn: list[Pair] = []
-    check: list[Pair] = []
+    found: dict[bool, list[Pair]] = {False: [], True: []}
     for path in files:
         texts = defaultdict(list)
-        passages = []
         for row in rows(path):
             texts[group(row)].append(row)
-            passages.append(row["passage"])
-        for name, members in texts.items():
-            into = check if held_out(name) else learn
-            mine = list(dict.fromkeys(row["passage"] for row in members))
-            for row in members:
-                into += _of(row, mine, passages, made, rng)
-    rng.shuffle(learn)
-    rng.shuffle(check)
-    return learn, check
+        for held, into in found.items():
+            members = {name: mine for name, mine in texts.items() if held_out(name) is held}
+            passages = [row["passage"] for mine in members.values() for row in mine]
+            for mine in members.values():
+                own = list(dict.fromkeys(row["passage"] for row in mine))
+                for row in mine:
+                    into += _of(row, own, passages, made, rng)
+    for into in found.values():
+        rng.shuffle(into)
+    return found[False], found[True]
 
 
 def _of(
@@ -99,13 +102,38 @@ def _of(
     others = [text for text in mine if text != passage]
     if rng.random() < made.same and others:
         found.append(Pair(question, rng.choice(others), False, ()))
-    if rng.random() < made.random:
-        found.append(Pair(question, rng.choice(passages), False, ()))
+    if rng.random() < made.random and (other := rng.choice(passages)) not in mine:
+        found.append(Pair(question, other, False, ()))
     if spans and rng.random() < made.without and (left := _without(passage, spans)):
         found.append(Pair(question, left, False, ()))
-    if rng.random() < made.swapped and (swapped := _swapped(question, passage, passages, rng)):
+    # "Was it in 2018?" is answered by another year: no.
+    if (
+        rng.random() < made.swapped
+        and not _YES_NO.match(question)
+        and (swapped := _swapped(question, passage, passages, rng))
+    ):
         found.append(Pair(swapped, passage, False, ()))
+    if spans and rng.random() < made.facts and (other := rng.choice(passages)) not in mine:
+        found += _among_facts(question, row["answers"], passage, other, rng)
     return found
+
+
+def _among_facts(question: str, answers: Sequence[str], passage: str, other: str, rng: random.Random) -> Iterator[Pair]:
+    own = _SENTENCE.split(passage)
+    holding = [sentence for sentence in own if any(answer in sentence for answer in answers)]
+    if len(holding) != 1:
+        return
+    others = [sentence for sentence in own if sentence not in holding]
+    strangers = _SENTENCE.split(other)
+    facts = rng.sample(others, min(len(others), rng.randint(0, 3)))
+    facts += rng.sample(strangers, min(len(strangers), rng.randint(0, 4)))
+    rng.shuffle(facts)
+    if facts:
+        yield Pair(question, " ".join(facts), False, ())
+    facts.insert(rng.randint(0, len(facts)), holding[0])
+    text = " ".join(facts)
+    if spans := _spans(text, answers):
+        yield Pair(question, text, True, spans)
 
 
 def _spans(passage: str, answers: Sequence[str]) -> list[tuple[int, int]]:

@@ -109,7 +109,7 @@ async def test_a_model_that_gives_no_number_breaks_the_gate(
 async def test_of_very_much_the_closest_windows_are_read(reader: Reader, model: Marked, features: FeatureProbe) -> None:
     held = tuple(Evidence(f"p#{at}", f"{LONG}{at}.", 1.0, 2.0 - at / 100, 2.0 - at / 100, None) for at in range(1, 31))
     await ReaderProbe.uncalibrated(reader, features).judge(Case("Who?", held[:2], held, lambda _: 1.0, None))
-    assert sorted(model.passages) == sorted(piece.text for piece in held[-16:])
+    assert sorted(model.passages) == sorted(piece.text for piece in held[-4:])
 
 
 async def test_more_than_may_wait_is_refused(model: Marked, features: FeatureProbe) -> None:
@@ -133,7 +133,7 @@ async def test_both_judges_count_as_calibrated(reader: Reader, features: Feature
     model = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
     asked = case("It is HERE.")
     odds = features.logit(asked.question, asked.evidence, asked.rarity)
-    weights = {"reader_weight": 0.5, "feature_weight": 0.25, "bias": -1.0}
+    weights = {"reader_weight": 0.5, "feature_weight": 0.25, "windows_weight": -2.0, "bias": -1.0}
     probe = ReaderProbe(model | weights, reader, features)
     expected = 0.5 * 4.0 + 0.25 * odds - 1.0
     assert (await probe.judge(asked)).score == pytest.approx(1 / (1 + np.exp(-expected)))

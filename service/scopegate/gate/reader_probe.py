@@ -23,14 +23,18 @@ from scopegate.inference.reader import Reader, Reading
 
 # A window of fewer tokens holds hardly a sentence.
 _LEAST_ROOM = 32
-# A request with more to read is read where its closest sentences stand.
-_MOST_WINDOWS = 16
+# Of a request with more to read, the windows with the closest sentences; more of them told answerable questions from
+# others no better.
+_MOST_WINDOWS = 4
+# What is weighed: log odds of the reader and of the feature probe; the logarithm of the number of windows, since the
+# best of many looks better than it is.
+SCORES = ("reader", "feature", "windows")
 # How many facts are read where nothing else was found out.
 _DEPTH = 4
 
 
 class ReaderProbe:
-    """The reader's log odds and the feature probe's, calibrated together; see the reader's card.
+    """The reader's log odds and the feature probe's, weighed and calibrated together; see the reader's card.
 
     Of several windows the one that is likeliest to hold the answer decides.
     name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
@@ -44,7 +48,7 @@ class ReaderProbe:
         self.threshold: float = model["threshold"]
         self.depth: int = max(model["depth"], features.depth)
         self._read: int = model["depth"]
-        self._weights = np.array([model["reader_weight"], model["feature_weight"]], float)
+        self._weights = np.array([model[f"{name}_weight"] for name in SCORES], float)
         self._bias = float(model["bias"])
         self._reader = reader
         self._features = features
@@ -53,7 +57,7 @@ class ReaderProbe:
     def uncalibrated(cls, reader: Reader, features: FeatureProbe) -> ReaderProbe:
         """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
         model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": features.name}
-        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "bias": 0.0}
+        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "bias": 0.0}
         return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, features)
 
     @classmethod
@@ -68,17 +72,16 @@ class ReaderProbe:
         """See Probe. detail: the pieces of evidence in the window that decided, as they were read."""
         if not case.evidence:
             return Seen(0.0)
-        window, read = await self.best(case)
-        logit = self._weights @ self.scores(case, read) + self._bias
+        window, read, scores = await self.read(case)
+        logit = self._weights @ scores + self._bias
         detail = {"window": [piece.id for piece in window]}
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
-    def scores(self, case: Case, read: Reading) -> NDArray[np.float64]:
-        """What is weighed, shape (2,): log odds of the reader and of the feature probe."""
-        return np.array([read.logit, self._features.logit(case.question, case.evidence, case.rarity)])
+    async def read(self, case: Case) -> tuple[Sequence[Evidence], Reading, NDArray[np.float64]]:
+        """The window that is likeliest to hold the answer, its reading, and the SCORES, shape (3,).
 
-    async def best(self, case: Case) -> tuple[Sequence[Evidence], Reading]:
-        """The window that is likeliest to hold the answer, and its reading. Raises what a gate raises."""
+        There must be evidence. Raises what a gate raises.
+        """
         room = self._reader.room(case.question)
         if room < _LEAST_ROOM:
             raise GateBroken("the question is so long that the probe has no room to read beside it")
@@ -89,7 +92,9 @@ class ReaderProbe:
         readings = await self._reader.read(case.question, [_joined(each) for each in closest])
         if any(math.isnan(read.logit) for read in readings):
             raise GateBroken("the reader's model gave no number")
-        return max(zip(closest, readings, strict=True), key=lambda each: each[1].logit)
+        window, best = max(zip(closest, readings, strict=True), key=lambda each: each[1].logit)
+        features = self._features.logit(case.question, case.evidence, case.rarity)
+        return window, best, np.array([best.logit, features, math.log(len(closest))])
 
 
 def _joined(window: Sequence[Evidence]) -> str:
