@@ -112,6 +112,15 @@ async def test_of_very_much_the_closest_windows_are_read(reader: Reader, model: 
     assert sorted(model.passages) == sorted(piece.text for piece in held[-4:])
 
 
+async def test_what_no_window_holds_is_read_in_parts(reader: Reader, model: Marked, features: FeatureProbe) -> None:
+    long = " ".join(f"word{at}" for at in range(130)) + " HERE."
+    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", long))
+    assert seen.detail == {"window": ["p#2"]}
+    assert seen.places == {"p#2": 1.0}
+    assert all(len(passage.split()) <= 57 for passage in model.passages)
+    assert {word for passage in model.passages for word in passage.split()} == {"Not", "so.", *long.split()}
+
+
 async def test_more_than_may_wait_is_refused(model: Marked, features: FeatureProbe) -> None:
     reader = Reader(model, Settings(read_queue=2))
     with pytest.raises(Overloaded, match="reader's queue is full"):

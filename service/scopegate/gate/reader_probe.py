@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ class ReaderProbe:
         self.name: str = model["name"]
         self.threshold: float = model["threshold"]
         self.depth: int = max(model["depth"], features.depth)
-        self._read: int = model["depth"]
+        self._depth: int = model["depth"]
         self._weights = np.array([model[f"{name}_weight"] for name in SCORES], float)
         self._bias = float(model["bias"])
         self._reader = reader
@@ -85,16 +87,35 @@ class ReaderProbe:
         room = self._reader.room(case.question)
         if room < _LEAST_ROOM:
             raise GateBroken("the question is so long that the probe has no room to read beside it")
-        held: list[Sequence[Evidence]] = []
-        for text in texts_of(case, self._read):
-            held += (text[each] for each in windows(self._reader.lengths([piece.text for piece in text]), room))
-        closest = sorted(held, key=lambda window: min(piece.ratio for piece in window))[:_MOST_WINDOWS]
+        closest = await asyncio.to_thread(self._windows, case, room)
         readings = await self._reader.read(case.question, [_joined(each) for each in closest])
         if any(math.isnan(read.logit) for read in readings):
             raise GateBroken("the reader's model gave no number")
         window, best = max(zip(closest, readings, strict=True), key=lambda each: each[1].logit)
         features = self._features.logit(case.question, case.evidence, case.rarity)
         return window, best, np.array([best.logit, features, math.log(len(closest))])
+
+    def _windows(self, case: Case, room: int) -> list[Sequence[Evidence]]:
+        """The windows to be read, those with the closest pieces."""
+        found: list[Sequence[Evidence]] = []
+        for text in texts_of(case, self._depth):
+            lengths = self._reader.lengths([piece.text for piece in text])
+            pieces = [
+                part for piece, length in zip(text, lengths, strict=True) for part in _parts(piece, -(-length // room))
+            ]
+            if len(pieces) > len(text):
+                lengths = self._reader.lengths([piece.text for piece in pieces])
+            found += (pieces[each] for each in windows(lengths, room))
+        return sorted(found, key=lambda window: min(piece.ratio for piece in window))[:_MOST_WINDOWS]
+
+
+def _parts(piece: Evidence, fewest: int) -> list[Evidence]:
+    """A piece that no window holds, in parts of as many words each; a part more than the fewest, since words differ."""
+    if fewest < 2:
+        return [piece]
+    words = piece.text.split()
+    size = -(-len(words) // (fewest + 1))
+    return [replace(piece, text=" ".join(words[at : at + size])) for at in range(0, len(words), size)]
 
 
 def _joined(window: Sequence[Evidence]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class LocalReader:
             raise Invalid(f"no model can be loaded from 'local:{name}'") from error
         if not self._fits():
             raise Invalid(f"the tokenizer of 'local:{name}' is not fast, pads nothing, or puts no token in front")
+        # A fast tokenizer keeps what the last call wanted cut.
+        self._tokenizing = threading.Lock()
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model.to(self._device)
         self._yes = 0 if self._points else _yes(config)
@@ -68,7 +71,8 @@ class LocalReader:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """See ReadingModel."""
-        return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+        with self._tokenizing:
+            return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def room(self, question: str) -> int:
         """See ReadingModel."""
@@ -77,9 +81,10 @@ class LocalReader:
 
     def pair(self, question: str, passage: str) -> Pair:
         """See ReadingModel."""
-        encoded = self._tokenizer(
-            question, passage, truncation="only_second", max_length=self._most, return_offsets_mapping=True
-        )
+        with self._tokenizing:
+            encoded = self._tokenizer(
+                question, passage, truncation="only_second", max_length=self._most, return_offsets_mapping=True
+            )
         held = [int(each == 1) for each in encoded.sequence_ids(0)]
         return Pair(encoded["input_ids"], held, [begin for begin, _ in encoded["offset_mapping"]])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Reader:
 
     async def read(self, question: str, passages: Sequence[str]) -> list[Reading]:
         """A reading of each passage; at least one. Raises Overloaded where too many wait, Unavailable once stopped."""
-        pairs = [self._model.pair(question, passage) for passage in passages]
+        pairs = await asyncio.to_thread(lambda: [self._model.pair(question, passage) for passage in passages])
         return await self._batcher.outputs(pairs, bulk=False)
 
     async def stop(self) -> None:
