@@ -96,6 +96,15 @@ async def test_a_token_that_begins_with_the_space_between_two_pieces_is_of_the_s
     assert seen.places == {"p#1": 0.0, "p#2": 1.0}
 
 
+async def test_a_model_that_does_not_say_where_has_no_places(
+    model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "read", lambda pairs: [Reading(4.0, ())])
+    reader = Reader(model, Settings())
+    assert (await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))).places == {}
+    await reader.stop()
+
+
 async def test_a_model_that_gives_no_number_breaks_the_gate(
     model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

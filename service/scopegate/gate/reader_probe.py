@@ -123,7 +123,9 @@ def _joined(window: Sequence[Evidence]) -> str:
 
 
 def _places(window: Sequence[Evidence], read: Reading) -> dict[str, float]:
-    """P(the answer begins in it), given that there is one, of each piece of the window."""
+    """P(the answer begins in it), given that there is one, of each piece of the window; none of a model that is silent."""
+    if not read.places:
+        return {}
     # The space between two pieces belongs to the second: some tokens begin with it.
     ends = [end - 1 for end in accumulate(len(piece.text) + 1 for piece in window)]
     places = dict.fromkeys((piece.id for piece in window), 0.0)
