@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -57,7 +58,11 @@ SETS = {
     "dev_nq": "answerability/dev_nq.jsonl.gz",
     "dev_clapnq": "answerability/dev_clapnq.jsonl.gz",
     "dev_repliqa": "answerability/dev_repliqa.jsonl.gz",
+    "dev_squad2, 5 passages": "answerability/dev_squad2.jsonl.gz",
 }
+# How many passages of other questions stand beside a question's own.
+STRANGERS = {"dev_squad2, 5 passages": 4}
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +119,18 @@ def why(verdict: Verdict) -> str:
     return f"{verdict.confusion.type}: {', '.join(span.text for span in verdict.confusion.spans)}"
 
 
-async def judged(gatekeeper: Gatekeeper, path: Path) -> tuple[Judged, Judged, float]:
+async def judged(gatekeeper: Gatekeeper, path: Path, strangers: int) -> tuple[Judged, Judged, float]:
     """What similarity alone, and the probe, say of the questions in a file; how many both together decide rightly."""
+    rng = random.Random(SEED)
     with gzip.open(path, "rt") as lines:
         rows = [json.loads(line) for line in lines]
     answerable = np.array([row["answerable"] for row in rows])
     seen: dict[GateName, list[GateResult]] = {GateName.HARD: [], GateName.PROBE: []}
+    texts = list(dict.fromkeys(row["passage"] for row in rows))
     for row in rows:
-        passages = (Passage("1", row["passage"]),)
+        brought = [row["passage"], *rng.sample([text for text in texts if text != row["passage"]], strangers)]
+        rng.shuffle(brought)
+        passages = tuple(Passage(f"{number}", text) for number, text in enumerate(brought))
         verdict = await gatekeeper.check(Check(row["question"], passages=passages, explain=True, deadline_ms=60_000))
         for result in verdict.gates:
             seen[result.gate].append(result)
@@ -170,7 +179,9 @@ async def main(arguments: Sequence[str]) -> None:
                 await services.knowledge.ready(READY_S)
                 await nine(services, probe)
                 for name, file in SETS.items() if arguments else ():
-                    similarity, judge, together = await judged(services.gatekeeper, Path(arguments[0]) / file)
+                    similarity, judge, together = await judged(
+                        services.gatekeeper, Path(arguments[0]) / file, STRANGERS.get(name, 0)
+                    )
                     if not found[name]:
                         found[name].append(row(name, "similarity", similarity))
                     found[name].append(row("", probe, judge, together))

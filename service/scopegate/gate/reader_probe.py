@@ -123,7 +123,7 @@ def _joined(window: Sequence[Evidence]) -> str:
 
 
 def _places(window: Sequence[Evidence], read: Reading) -> dict[str, float]:
-    """P(the answer begins in it), given that there is one, of each piece of the window; none of a model that is silent."""
+    """P(the answer begins in it), given that there is one, of each piece of the window; nothing where nobody says."""
     if not read.places:
         return {}
     # The space between two pieces belongs to the second: some tokens begin with it.
