@@ -11,7 +11,7 @@ between thresholds of like accuracy the one that refuses least serves people bes
 passages of other texts beside their own; facts are sentences of a text among strangers, asked with and without the
 one that answers.
 
-It prints, too, what a cascade would do, where the feature probe alone decides outside of two bounds.
+Below the highest of some BOUNDS at which the feature probe alone decides as well as both, nothing is to be read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import random
 import sys
 import zlib
@@ -57,7 +58,7 @@ STRANGERS = 12
 LIKE = 0.005
 SEED = 0
 # Log odds of the feature probe.
-BOUNDS = (1.5, 2.0, 2.5, 3.0, 4.0, np.inf)
+BOUNDS = (-np.inf, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5)
 
 
 class Seen(NamedTuple):
@@ -138,7 +139,9 @@ async def seen(data: Path, folder: Path) -> Seen:
     found = []
     for source in (passages, facts):
         async for kind, text, answerable, case in source(data, retriever, probe.depth):
-            _, _, scores = await probe.read(case)
+            _, read, count = await probe.read(case)
+            odds = features.logit(case.question, case.evidence, case.rarity)
+            scores = read.logit, odds, math.log(count)
             found.append((kind, first_half(text), answerable, scores))
     await reader.stop()
     await embedder.stop()
@@ -171,19 +174,23 @@ def main(data: Path, folder: Path) -> None:
         accuracy = ((both[at] >= threshold) == truth).mean()
         print(f"{kind}: {at.sum()}; AUROC reader, features, both:", *(f"{area:.3f}" for area in areas), end="; ")
         print(f"accuracy {accuracy:.3f}, refused {(both[at][truth] < threshold).mean():.3f}")
-    feature = found.scores[:, 1]
+    weight = weights(found.kind[check])
+    unread_below, best = -np.inf, 0.0
     for bound in BOUNDS:
-        alone = np.abs(feature) > bound
-        passed = np.where(alone, feature > 0, both >= threshold)[check] == found.answerable[check]
-        weight = weights(found.kind[check])
-        print(f"sure beyond {bound}: {alone[check] @ weight / weight.sum():.2f} of the questions without the reader,")
-        print(f"  accuracy {passed @ weight / weight.sum():.3f}")
+        unread = found.scores[check, 1] < bound
+        right = (~unread & (both[check] >= threshold)) == found.answerable[check]
+        accuracy = right @ weight / weight.sum()
+        print(f"below {bound}: {unread @ weight / weight.sum():.3f} of the questions, accuracy {accuracy:.4f}")
+        best = max(best, accuracy)
+        if accuracy >= best:
+            unread_below = bound
     made = {
         "name": NAME,
         "reader": OnnxReader(folder).fingerprint,
         "features": FeatureProbe.load(models_dir() / "feature-probe" / "probe.json").name,
         "depth": DEPTH,
         "threshold": threshold,
+        "unread_below": unread_below,
         **{f"{name}_weight": float(weight) for name, weight in zip(SCORES, model.coef_[0], strict=True)},
         "bias": float(model.intercept_[0]),
     }

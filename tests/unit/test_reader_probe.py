@@ -149,12 +149,27 @@ async def test_a_question_that_leaves_no_room_breaks_the_gate(reader: Reader, fe
 
 async def test_both_judges_count_as_calibrated(reader: Reader, features: FeatureProbe) -> None:
     model = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
+    model |= {"unread_below": -10.0}
     asked = case("It is HERE.")
     odds = features.logit(asked.question, asked.evidence, asked.rarity)
     weights = {"reader_weight": 0.5, "feature_weight": 0.25, "windows_weight": -2.0, "bias": -1.0}
     probe = ReaderProbe(model | weights, reader, features)
     expected = 0.5 * 4.0 + 0.25 * odds - 1.0
     assert (await probe.judge(asked)).score == pytest.approx(1 / (1 + np.exp(-expected)))
+
+
+async def test_what_the_feature_probe_is_sure_of_is_not_read(
+    reader: Reader, model: Marked, features: FeatureProbe
+) -> None:
+    asked = case("It is HERE.", question="When did the Solvik brewery burn down?")
+    odds = features.logit(asked.question, asked.evidence, asked.rarity)
+    probe = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
+    probe |= {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "bias": 0.0}
+    seen = await ReaderProbe(probe | {"unread_below": odds + 0.1}, reader, features).judge(asked)
+    assert (seen.score, seen.detail, seen.places) == (pytest.approx(1 / (1 + np.exp(-odds))), {"window": []}, {})
+    assert model.passages == []
+    seen = await ReaderProbe(probe | {"unread_below": odds - 0.1}, reader, features).judge(asked)
+    assert seen.score == pytest.approx(1 / (1 + np.exp(-4.0)))
 
 
 def test_a_calibration_of_other_models_is_refused(features: FeatureProbe) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scopegate.domain import Evidence, Invalid
 from scopegate.gate.gate import GateBroken, Seen
@@ -38,6 +37,7 @@ _DEPTH = 4
 class ReaderProbe:
     """The reader's log odds and the feature probe's, weighed and calibrated together; see the reader's card.
 
+    Where the feature probe alone is sure that there is no answer, nothing is read: the reader would not change that.
     Of several windows the one that is likeliest to hold the answer decides.
     name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
     """
@@ -52,6 +52,7 @@ class ReaderProbe:
         self._depth: int = model["depth"]
         self._weights = np.array([model[f"{name}_weight"] for name in SCORES], float)
         self._bias = float(model["bias"])
+        self._unread_below = float(model["unread_below"])
         self._reader = reader
         self._features = features
 
@@ -60,7 +61,8 @@ class ReaderProbe:
         """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
         model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": features.name}
         alone = {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "bias": 0.0}
-        return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, features)
+        plain = {"threshold": 0.5, "depth": _DEPTH, "unread_below": -math.inf}
+        return cls(model | alone | plain, reader, features)
 
     @classmethod
     def load(cls, path: Path, reader: Reader, features: FeatureProbe) -> ReaderProbe:
@@ -74,13 +76,16 @@ class ReaderProbe:
         """See Probe. detail: the pieces of evidence in the window that decided, as they were read."""
         if not case.evidence:
             return Seen(0.0)
-        window, read, scores = await self.read(case)
-        logit = self._weights @ scores + self._bias
+        odds = self._features.logit(case.question, case.evidence, case.rarity)
+        if odds < self._unread_below:
+            return Seen(float(probability(np.array([odds]))[0]), {"window": []})
+        window, read, count = await self.read(case)
+        logit = self._weights @ (read.logit, odds, math.log(count)) + self._bias
         detail = {"window": [piece.id for piece in window]}
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
-    async def read(self, case: Case) -> tuple[Sequence[Evidence], Reading, NDArray[np.float64]]:
-        """The window that is likeliest to hold the answer, its reading, and the SCORES, shape (3,).
+    async def read(self, case: Case) -> tuple[Sequence[Evidence], Reading, int]:
+        """The window that is likeliest to hold the answer, its reading, and how many windows were read.
 
         There must be evidence. Raises what a gate raises.
         """
@@ -92,8 +97,7 @@ class ReaderProbe:
         if any(math.isnan(read.logit) for read in readings):
             raise GateBroken("the reader's model gave no number")
         window, best = max(zip(closest, readings, strict=True), key=lambda each: each[1].logit)
-        features = self._features.logit(case.question, case.evidence, case.rarity)
-        return window, best, np.array([best.logit, features, math.log(len(closest))])
+        return window, best, len(closest)
 
     def _windows(self, case: Case, room: int) -> list[Sequence[Evidence]]:
         """The windows to be read, those with the closest pieces."""
