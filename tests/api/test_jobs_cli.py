@@ -58,6 +58,8 @@ def start(tmp_path: Path, *arguments: str, llm: ScriptedLlm | None = None, **env
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that runs the tests in the background has them, and so all they start, ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

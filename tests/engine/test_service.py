@@ -233,7 +233,8 @@ def test_what_the_probe_refuses_is_not_written(
     assert refused.gate("soft")["status"] == "skipped"
     assert refused.text == ""
     # How long a reply is under a schema is for the random model to say.
-    assert used[0.0].generated > A_FEW, "what the same question costs where the probe lets it pass"
+    least = A_FEW if shape == "constrained" else 4 * A_FEW
+    assert used[0.0].generated > least, "what the same question costs where the probe lets it pass"
     assert used[1.0].generated <= (1 if shape == "constrained" else A_FEW), "before leaving reaches the engine"
 
 
