@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.report import milliseconds, table
-from scopegate.domain import Check, Decision, GateName, GateResult, NewFact, Origin, Passage, Provenance, Verdict
+from scopegate.domain import Check, Decision, GateResult, NewFact, Origin, Passage, Provenance, Verdict
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.services import Services
 from scopegate.settings import Settings
@@ -79,38 +79,32 @@ class Judged:
     probability: bool
 
 
-async def nine(services: Services, name: str) -> None:
+async def nine(services: Services, name: str) -> tuple[Judged, Judged, float]:
+    """Prints what is decided of the nine questions; see judged for what comes back."""
     provenance = (Provenance(Origin.MANUAL, "figure 3", None, 1.0),)
     await services.knowledge.add("default", [NewFact(fact, provenance) for fact in FACTS])
-    rows = []
-    agreed = 0
-    for question, answered in NINE:
-        verdict = await services.gatekeeper.check(Check(question, explain=True))
-        ours = verdict.decision is Decision.ANSWERABLE
-        agreed += ours is answered
-        hard, probe = gate(verdict, GateName.HARD), gate(verdict, GateName.PROBE)
-        rows.append(
-            (
-                question,
-                said(ours),
-                said(answered),
-                f"{hard:.2f}",
-                f"{probe:.2f}",
-                verdict.refused_by or "",
-                why(verdict),
-            )
+    verdicts = [await services.gatekeeper.check(Check(question, explain=True)) for question, _ in NINE]
+    answered = np.array([answer for _, answer in NINE])
+    rows = [
+        (
+            question,
+            said(verdict.decision is Decision.ANSWERABLE),
+            said(answer),
+            *(f"{result.score or 0.0:.2f}" for result in verdict.gates),
+            verdict.refused_by or "",
+            why(verdict),
         )
+        for (question, answer), verdict in zip(NINE, verdicts, strict=True)
+    ]
+    similarity, judge, together = apart(verdicts, answered)
     columns = ("question", "ours", "paper", "min S/C", "P(in scope)", "refused by", "not covered")
+    agreed = round(together * len(NINE))
     table(f"Learn to Refuse, figures 3 and 4, {name}: {agreed} of {len(NINE)} as in the paper", columns, rows)
+    return similarity, judge, together
 
 
 def said(answered: bool) -> str:
     return "answers" if answered else "refuses"
-
-
-def gate(verdict: Verdict, name: GateName) -> float:
-    """The score that a gate gave."""
-    return next(float(result.score or 0.0) for result in verdict.gates if result.gate is name)
 
 
 def why(verdict: Verdict) -> str:
@@ -125,16 +119,20 @@ async def judged(gatekeeper: Gatekeeper, path: Path, strangers: int) -> tuple[Ju
     with gzip.open(path, "rt") as lines:
         rows = [json.loads(line) for line in lines]
     answerable = np.array([row["answerable"] for row in rows])
-    seen: dict[GateName, list[GateResult]] = {GateName.HARD: [], GateName.PROBE: []}
+    verdicts = []
     texts = list(dict.fromkeys(row["passage"] for row in rows))
     for row in rows:
         brought = [row["passage"], *rng.sample([text for text in texts if text != row["passage"]], strangers)]
         rng.shuffle(brought)
         passages = tuple(Passage(f"{number}", text) for number, text in enumerate(brought))
-        verdict = await gatekeeper.check(Check(row["question"], passages=passages, explain=True, deadline_ms=60_000))
-        for result in verdict.gates:
-            seen[result.gate].append(result)
-    hard, probe = seen[GateName.HARD], seen[GateName.PROBE]
+        check = Check(row["question"], passages=passages, explain=True, deadline_ms=60_000)
+        verdicts.append(await gatekeeper.check(check))
+    return apart(verdicts, answerable)
+
+
+def apart(verdicts: Sequence[Verdict], answerable: NDArray[np.bool_]) -> tuple[Judged, Judged, float]:
+    """What the hard gate and the probe said; how many both together decide rightly."""
+    hard, probe = zip(*(verdict.gates for verdict in verdicts), strict=True)
     # The hard gate, asked first, waits for what is retrieved.
     retrieved = [result.elapsed_ms / 1000 for result in hard]
     both = [first + result.elapsed_ms / 1000 for first, result in zip(retrieved, probe, strict=True)]
@@ -171,26 +169,24 @@ def row(name: str, judge: str, seen: Judged, together: float | None = None) -> t
 
 
 async def main(arguments: Sequence[str]) -> None:
-    found: dict[str, list[tuple[str, ...]]] = {name: [] for name in SETS}
+    found: dict[str, list[tuple[str, ...]]] = {name: [] for name in ("nine", *SETS)}
     for probe in dict.fromkeys((*PROBES, Settings().probe)):
         with tempfile.TemporaryDirectory() as folder:
             services = Services(Settings(data_dir=Path(folder), probe=probe, embed_threads=1, embed_cache=0))
             async with services.running():
                 await services.knowledge.ready(READY_S)
-                await nine(services, probe)
+                heard = {"nine": await nine(services, probe)}
                 for name, file in SETS.items() if arguments else ():
-                    similarity, judge, together = await judged(
-                        services.gatekeeper, Path(arguments[0]) / file, STRANGERS.get(name, 0)
-                    )
+                    heard[name] = await judged(services.gatekeeper, Path(arguments[0]) / file, STRANGERS.get(name, 0))
+                for name, (similarity, judge, together) in heard.items():
                     if not found[name]:
                         found[name].append(row(name, "similarity", similarity))
                     found[name].append(row("", probe, judge, together))
-    if arguments:
-        columns = (
-            *("set", "judge", "n", "AUROC", "accuracy", "answerable refused", "unanswerable passed"),
-            *("refused where 95 % are caught", "ECE", "accuracy behind the hard gate", "p50 ms"),
-        )
-        table("Documents as passages, at the shipped thresholds", columns, list(chain.from_iterable(found.values())))
+    columns = (
+        *("set", "judge", "n", "AUROC", "accuracy", "answerable refused", "unanswerable passed"),
+        *("refused where 95 % are caught", "ECE", "accuracy behind the hard gate", "p50 ms"),
+    )
+    table("At the shipped thresholds, on one thread", columns, list(chain.from_iterable(found.values())))
 
 
 if __name__ == "__main__":
