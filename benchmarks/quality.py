@@ -138,15 +138,15 @@ def apart(verdicts: Sequence[Verdict], answerable: NDArray[np.bool_]) -> tuple[J
     both = [first + result.elapsed_ms / 1000 for first, result in zip(retrieved, probe, strict=True)]
     passed = np.array([first.passed and second.passed for first, second in zip(hard, probe, strict=True)])
     return (
-        Judged(answerable, -scores(hard), -hard[0].threshold, retrieved, probability=False),
-        Judged(answerable, scores(probe), probe[0].threshold, both, probability=True),
+        Judged(answerable, -scores(hard, np.inf), -hard[0].threshold, retrieved, probability=False),
+        Judged(answerable, scores(probe, 0.0), probe[0].threshold, both, probability=True),
         float((passed == answerable).mean()),
     )
 
 
-def scores(results: Sequence[GateResult]) -> NDArray[np.float64]:
-    """Of each question; where a gate broke, which refuses, the least."""
-    return np.array([0.0 if result.score is None else result.score for result in results])
+def scores(results: Sequence[GateResult], broken: float) -> NDArray[np.float64]:
+    """Of each question. broken: of one that the gate broke over, which refuses."""
+    return np.array([broken if result.score is None else result.score for result in results])
 
 
 def row(name: str, judge: str, seen: Judged, together: float | None = None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ between thresholds of like accuracy the one that refuses least serves people bes
 passages of other texts beside their own; facts are sentences of a text among strangers, asked with and without the
 one that answers.
 
-Below the highest of some BOUNDS at which the feature probe alone decides as well as both, nothing is to be read.
+It also prints what a cascade would save and cost: the feature probe alone decides where it is surer than a bound.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ MOST_OTHERS = 7
 STRANGERS = 12
 LIKE = 0.005
 SEED = 0
-# Log odds of the feature probe.
-BOUNDS = (-np.inf, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5)
+# Log odds of the feature probe, either way.
+BOUNDS = (np.inf, 3.0, 2.5, 2.0, 1.5, 1.0)
 
 
 class Seen(NamedTuple):
@@ -134,11 +134,11 @@ async def seen(data: Path, folder: Path) -> Seen:
     embedder = Embedder(load_encoder(settings.embedder, models_dir()), settings)
     features = FeatureProbe.load(models_dir() / "feature-probe" / "probe.json")
     reader = Reader(OnnxReader(folder), settings)
-    probe = ReaderProbe.uncalibrated(reader, features)
+    probe = ReaderProbe.uncalibrated(reader)
     retriever = Retriever(embedder, settings)
     found = []
     for source in (passages, facts):
-        async for kind, text, answerable, case in source(data, retriever, probe.depth):
+        async for kind, text, answerable, case in source(data, retriever, features.depth):
             _, read, count = await probe.read(case)
             odds = features.logit(case.question, case.evidence, case.rarity)
             scores = read.logit, odds, math.log(count)
@@ -161,6 +161,23 @@ def chosen(score: NDArray[np.float64], truth: NDArray[np.bool_], weight: NDArray
     return float(tried[right >= right.max() - LIKE].min())
 
 
+def print_cascade(
+    features: NDArray[np.float64],
+    both: NDArray[np.float64],
+    threshold: float,
+    truth: NDArray[np.bool_],
+    weight: NDArray[np.float64],
+) -> None:
+    """What is left unread, and what that costs, where the feature probe is sure of a refusal, and where of either."""
+    for bound in BOUNDS:
+        for name, unread in (("refusals", features < -bound), ("either", np.abs(features) > bound)):
+            score = np.where(unread, probability(features), both)
+            accuracy = ((score >= threshold) == truth) @ weight / weight.sum()
+            area = roc_auc_score(truth, score, sample_weight=weight)
+            share = unread @ weight / weight.sum()
+            print(f"sure beyond {bound} of {name}: {share:.3f} unread, accuracy {accuracy:.4f}, AUROC {area:.4f}")
+
+
 def main(data: Path, folder: Path) -> None:
     found = asyncio.run(seen(data, folder))
     fit, check = found.half, ~found.half
@@ -174,23 +191,13 @@ def main(data: Path, folder: Path) -> None:
         accuracy = ((both[at] >= threshold) == truth).mean()
         print(f"{kind}: {at.sum()}; AUROC reader, features, both:", *(f"{area:.3f}" for area in areas), end="; ")
         print(f"accuracy {accuracy:.3f}, refused {(both[at][truth] < threshold).mean():.3f}")
-    weight = weights(found.kind[check])
-    unread_below, best = -np.inf, 0.0
-    for bound in BOUNDS:
-        unread = found.scores[check, 1] < bound
-        right = (~unread & (both[check] >= threshold)) == found.answerable[check]
-        accuracy = right @ weight / weight.sum()
-        print(f"below {bound}: {unread @ weight / weight.sum():.3f} of the questions, accuracy {accuracy:.4f}")
-        best = max(best, accuracy)
-        if accuracy >= best:
-            unread_below = bound
+    print_cascade(found.scores[check, 1], both[check], threshold, found.answerable[check], weights(found.kind[check]))
     made = {
         "name": NAME,
         "reader": OnnxReader(folder).fingerprint,
         "features": FeatureProbe.load(models_dir() / "feature-probe" / "probe.json").name,
         "depth": DEPTH,
         "threshold": threshold,
-        "unread_below": unread_below,
         **{f"{name}_weight": float(weight) for name, weight in zip(SCORES, model.coef_[0], strict=True)},
         "bias": float(model.intercept_[0]),
     }

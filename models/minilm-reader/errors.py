@@ -36,14 +36,13 @@ async def wrong(services: Services, row: dict[str, Any]) -> str | None:
     if probe.passed is row["answerable"] or judged.case is None:
         return None
     found = confusion(check.question, judged.case.evidence, has_history=False, rarity=judged.case.rarity)
-    first, last = (int(name.rpartition("#")[2]) for name in probe.detail["window"])
-    read = [fact for fact in judged.case.reading if first <= int(fact.id.rpartition("#")[2]) <= last]
+    read = [piece.text for piece in judged.case.reading if piece.id in probe.detail["window"]]
     return "\n".join(
         (
             f"{row['id']}  P {probe.score:.2f}  {row['question']}",
             f"  answers: {row['answers']}",
             f"  {found.type}: {', '.join(span.text for span in found.spans)}",
-            f"  read: {' '.join(fact.text for fact in read)}",
+            f"  read: {' '.join(read)}",
         )
     )
 
@@ -55,12 +54,13 @@ async def main(files: Sequence[Path]) -> None:
             await services.knowledge.ready(60)
             for answerable, title in ((True, "Answerable, refused"), (False, "Unanswerable, passed")):
                 print(f"\n{title}\n")
-                for file in files:
+                for at, file in enumerate(files):
+                    share = SHOWN // len(files) + (at < SHOWN % len(files))
                     asked = [row for row in rows(file) if row["answerable"] is answerable]
                     random.Random(SEED).shuffle(asked)
                     shown = 0
                     for row in asked:
-                        if shown == SHOWN // len(files):
+                        if shown == share:
                             break
                         if (seen := await wrong(services, row)) is not None:
                             shown += 1

@@ -117,10 +117,9 @@ class Services:
                     "or local:NAME"
                 )
             return FeatureProbe.load(shipped if name == FEATURES else Path(name))
-        features = FeatureProbe.load(shipped)
         if self.settings.probe == READER:
-            return ReaderProbe.load(models_dir() / READER / "probe.json", self.reader, features)
-        return ReaderProbe.uncalibrated(self.reader, features)
+            return ReaderProbe.load(models_dir() / READER / "probe.json", self.reader, FeatureProbe.load(shipped))
+        return ReaderProbe.uncalibrated(self.reader)
 
     def _probe(self, file: ProbeFile | None) -> Probe:
         """The probe that the settings name: of features, of sentence embeddings, of an LLM's hidden states."""

@@ -171,7 +171,42 @@ def test_batch_has_bounds(client: TestClient) -> None:
     assert client.post("/check/batch", json={"items": []}).status_code == 422
     items = [{"question": KNOWN}] * 257
     assert client.post("/check/batch", json={"items": items}).status_code == 422
-    assert len(client.post("/check/batch", json={"items": items[1:]}).json()["results"]) == 256
+    results = client.post("/check/batch", json={"items": items[1:]}).json()["results"]
+    assert [result["decision"] for result in results] == ["ANSWERABLE"] * 256
+
+
+def test_a_batch_of_long_passages_waits_for_its_turn(client: TestClient) -> None:
+    """Each reads four windows, which together are more than may wait for the reader."""
+    long = [f"The {number}th ferry of the year leaves Solvik harbour at {number % 24}:00. " for number in range(80)]
+    items = [
+        {
+            "question": f"When does ferry {number} leave?",
+            "passages": [{"id": "p", "text": " ".join(long)}],
+            "explain": True,
+            "deadline_ms": 60_000,
+        }
+        for number in range(80)
+    ]
+    results = client.post("/check/batch", json={"items": items}).json()["results"]
+    assert {gate["status"] for result in results for gate in result["gates"]} == {"ok"}
+
+
+def test_a_batch_leaves_room_for_others(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    gatekeeper = client.app.state.parts.services.gatekeeper  # type: ignore[attr-defined]
+    check = gatekeeper.check
+    going = most = 0
+
+    async def counted(asked: Check) -> Verdict:
+        nonlocal going, most
+        going += 1
+        most = max(most, going)
+        verdict: Verdict = await check(asked)
+        going -= 1
+        return verdict
+
+    monkeypatch.setattr(gatekeeper, "check", counted)
+    assert client.post("/check/batch", json={"items": [{"question": KNOWN}] * 64}).status_code == 200
+    assert most == 16
 
 
 def test_answer_cites_what_it_says(client: TestClient) -> None:
@@ -253,6 +288,14 @@ def events(text: str) -> list[tuple[str, Any]]:
     """A stream's events as names and bodies."""
     blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.split("\n\n") if block]
     return [(block["event"], json.loads(block["data"])) for block in blocks]
+
+
+def test_a_read_queue_that_is_full_is_503_at_once(open_app: Callable[..., TestClient]) -> None:
+    client = open_app(read_queue=1)
+    passages = [{"text": f"Ferry {n} is late."} for n in range(2)]
+    answer = client.post("/check", json={"question": KNOWN, "passages": passages, "explain": True})
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "urn:scopegate:overloaded"
 
 
 def test_an_embed_queue_that_is_full_is_503_at_once(open_app: Callable[..., TestClient]) -> None:

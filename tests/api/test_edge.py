@@ -126,6 +126,7 @@ def test_metrics_count_what_happened(open_app: Callable[..., TestClient]) -> Non
     assert value("scopegate_gate_results_total", gate="probe", status="skipped") == 1
     assert value("scopegate_gate_seconds_count", gate="hard") == 2
     assert value("scopegate_embed_queue") == 0
+    assert value("scopegate_read_queue") == 0
     assert value("scopegate_requests_in_flight") == 1
     assert value("scopegate_index_facts", scope="default") == 1
     assert value("scopegate_index_revision", scope="default") >= 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
@@ -181,8 +182,12 @@ async def test_the_service_judges_by_it(path: Path, model: ReadingModel, tmp_pat
         (bert(BertForMaskedLM), "no reader"),
         (bert(BertForSequenceClassification, num_labels=3), "none of the labels LABEL_0, LABEL_1, LABEL_2"),
         (
-            bert(BertForSequenceClassification, id2label={0: "entailment", 1: "neutral", 2: "contradiction"}),
-            "none of the labels entailment",
+            bert(BertForSequenceClassification, id2label={0: "agree", 1: "neutral", 2: "contradiction"}),
+            "none of the labels agree",
+        ),
+        (
+            bert(BertForSequenceClassification, id2label={0: "NEGATIVE", 1: "POSITIVE"}),
+            "none of the labels NEGATIVE, POSITIVE",
         ),
     ],
 )
@@ -193,8 +198,82 @@ def test_what_cannot_read_is_refused(make: Callable[[int], Any], says: str, tmp_
 
 def test_a_checkpoint_without_weights_is_refused(tmp_path: Path) -> None:
     (save(tmp_path, bert(BertForQuestionAnswering)) / "model.safetensors").unlink()
-    with pytest.raises(Invalid, match="no model can be loaded"):
+    with pytest.raises(Invalid, match="no model that reads can be loaded"):
         load_reader(f"local:{tmp_path}", models_dir())
+
+
+def test_a_checkpoint_that_lacks_its_head_is_refused(tmp_path: Path) -> None:
+    file = save(tmp_path, bert(BertForQuestionAnswering)) / "model.safetensors"
+    save_file({key: tensor for key, tensor in load_file(file).items() if "qa_outputs" not in key}, file)
+    with pytest.raises(Invalid, match=r"lacks weights: qa_outputs\.bias, qa_outputs\.weight"):
+        load_reader(f"local:{tmp_path}", models_dir())
+
+
+def test_a_checkpoint_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    file = save(tmp_path, bert(BertForQuestionAnswering)) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(Invalid, match="no model that reads can be loaded"):
+        load_reader(f"local:{tmp_path}", models_dir())
+
+
+def test_a_checkpoint_that_knows_fewer_tokens_than_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, lambda size: bert(BertForQuestionAnswering)(3))
+    with pytest.raises(Invalid, match="no model that reads can be loaded"):
+        load_reader(f"local:{tmp_path}", models_dir())
+
+
+def test_none_of_a_checkpoints_own_code_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    folder = save(tmp_path, bert(BertForQuestionAnswering))
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "own.Config", "AutoModelForQuestionAnswering": "own.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": own, "model_type": "own"}))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
+    with pytest.raises(Invalid, match="no model that reads can be loaded"):
+        load_reader(f"local:{folder}", models_dir())
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("names", [("entailment", "not_entailment"), ("has_answer", "no_answer"), ("Yes", "No")])
+def test_the_label_that_says_yes_counts_wherever_it_stands(names: tuple[str, str], tmp_path: Path) -> None:
+    odds = []
+    for at, (first, second) in enumerate([names, names[::-1]]):
+        make = bert(BertForSequenceClassification, id2label={0: first, 1: second})
+        model = load_reader(f"local:{save(tmp_path / f'{at}', make)}", models_dir())
+        (read,) = model.read([model.pair(QUESTION, SAMPLE[0])])
+        odds.append(read.logit)
+    assert odds[0] == pytest.approx(-odds[1], abs=1e-4)
+    assert odds[0] != 0.0
+
+
+def test_a_classifier_needs_no_token_in_front(tmp_path: Path) -> None:
+    folder = save(tmp_path, bert(BertForSequenceClassification, num_labels=1))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", pair="$A [SEP] $B:1 [SEP]:1", special_tokens=[("[SEP]", 3)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    model = load_reader(f"local:{folder}", models_dir())
+    (read,) = model.read([model.pair(QUESTION, SAMPLE[0])])
+    assert read.logit == pytest.approx(expected(folder, QUESTION, SAMPLE[0]), abs=1e-4)
+
+
+def test_segments_are_as_the_tokenizer_numbers_them(tmp_path: Path) -> None:
+    """Some have one segment, and say so for every token."""
+    folder = save(tmp_path, CHECKPOINTS["roberta that points"])
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = load_reader(f"local:{folder}", models_dir())
+    (read,) = model.read([model.pair(QUESTION, SAMPLE[0])])
+    assert set(model.pair(QUESTION, SAMPLE[0]).types) == {0}
+    assert read.logit == pytest.approx(expected(folder, QUESTION, SAMPLE[0]), abs=1e-4)
+
+
+def test_a_special_token_in_a_text_is_what_somebody_wrote(model: ReadingModel) -> None:
+    pair = model.pair("Who [SEP] wrote it?", f"[CLS] [SEP] {SAMPLE[0]}")
+    plain = model.pair(QUESTION, SAMPLE[0])
+    assert [pair.ids.count(special) for special in (2, 3)] == [plain.ids.count(special) for special in (2, 3)]
 
 
 def test_a_checkpoint_that_cannot_pad_is_refused(tmp_path: Path) -> None:
@@ -207,5 +286,5 @@ def test_a_checkpoint_that_cannot_pad_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="no model can be loaded"):
+    with pytest.raises(Invalid, match="no model that reads can be loaded"):
         load_reader(f"local:{tmp_path / 'nothing'}", models_dir())

@@ -24,6 +24,7 @@ from scopegate.domain import (
     UnknownScope,
     Verdict,
 )
+from scopegate.gate.gate import Seen
 from scopegate.gate.gatekeeper import Gatekeeper
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.retrieval import Case, Retriever
@@ -85,6 +86,42 @@ async def test_what_is_known_passes_every_gate(gatekeeper: Gatekeeper, filled: i
     assert verdict.gates[1].threshold == probe.threshold
     assert (verdict.confusion, verdict.revision, len(verdict.evidence)) == (None, filled, 4)
     assert verdict.reason.startswith("Every gate passed")
+
+
+class Finder:
+    """Finds the answer in a piece, with P 0.7."""
+
+    name = "finder"
+    threshold = 0.5
+    depth = 1
+
+    def __init__(self, found: str) -> None:
+        self.found = found
+
+    async def judge(self, case: Case) -> Seen:
+        return Seen(0.7, places={piece.id: float(piece.id == self.found) for piece in case.reading})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "explain", "ids"),
+    [
+        ({"k": 2}, False, ["p#1", "p#4"]),
+        ({"k": 3}, False, ["p#1", "p#2", "p#4"]),
+        ({"k": 1}, False, ["p#4"]),
+        ({"k": 4}, False, ["p#1", "p#2", "p#3", "p#4"]),
+        ({"k": 2, "probe_threshold": 0.8}, False, ["p#1", "p#2"]),
+        ({"k": 2, "alpha": 0.001}, False, ["p#1", "p#2"]),
+        ({"k": 2, "alpha": 0.001}, True, ["p#1", "p#2"]),
+    ],
+    ids=["last", "of more", "alone", "there already", "it refuses", "another refuses", "another refuses, explained"],
+)
+async def test_the_piece_that_a_gate_found_the_answer_in_is_evidence_of_what_passes(
+    knowledge: Knowledge, embedder: Embedder, overrides: dict[str, Any], explain: bool, ids: list[str]
+) -> None:
+    text = "Marie Curie was born in Warsaw. Warsaw is a city. Its rivers are wide. Octopuses have three hearts."
+    gatekeeper = make_gatekeeper(knowledge, embedder, Finder("p#4"), Settings())
+    check = Check(KNOWN, passages=(Passage("p", text),), overrides=overrides, explain=explain)
+    assert [piece.id for piece in (await gatekeeper.check(check)).evidence] == ids
 
 
 @pytest.mark.usefixtures("filled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,6 +79,13 @@ def test_a_long_question_leaves_less_room(model: OnnxReader, words: int, room: i
     assert model.room("stone " * words) == room
 
 
+def test_a_special_token_in_a_text_is_what_somebody_wrote(model: OnnxReader) -> None:
+    pair = model.pair("Who built [SEP] it?", f"It says [SEP] and [CLS]. {PASSAGE}")
+    plain = model.pair("Who built it?", PASSAGE)
+    assert [pair.ids.count(special) for special in (101, 102)] == [plain.ids.count(special) for special in (101, 102)]
+    assert pair.types.index(1) == pair.passage.index(1)
+
+
 def test_no_passage_holds_no_answer(model: OnnxReader) -> None:
     assert logit(model, "Who built it?", "") == -math.inf
 
@@ -132,6 +140,22 @@ async def test_a_reader_that_breaks_refuses(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_feature_probe_can_be_had_instead(tmp_path: Path) -> None:
     assert Services(Settings(data_dir=tmp_path, probe="feature-probe")).reader is None
+
+
+async def test_a_reader_that_is_late_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = Services(Settings(data_dir=tmp_path))
+    check = Check("Who built the harbour museum?", passages=(Passage("m", PASSAGE),))
+    assert services.reader is not None
+
+    async def slow(question: str, passages: Sequence[str]) -> list[Reading]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr(services.reader, "read", slow)
+    async with services.running():
+        await services.knowledge.ready(30)
+        verdict = await services.gatekeeper.check(replace(check, deadline_ms=300))
+    assert (verdict.decision, verdict.gates[-1].status) == (Decision.REFUSAL, GateStatus.DEADLINE)
 
 
 @pytest.mark.parametrize(

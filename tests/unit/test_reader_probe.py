@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scopegate.domain import Evidence, Invalid, Overloaded
-from scopegate.gate.gate import GateBroken
+from scopegate.gate.gate import GateBroken, Seen
 from scopegate.gate.probe import FeatureProbe
 from scopegate.gate.reader_probe import ReaderProbe
 from scopegate.gate.retrieval import Case
@@ -34,7 +34,7 @@ class Marked:
         self.passages.append(passage)
         words = passage.split()
         begins = [passage.index(word) if "HERE" in word else 0 for word in words]
-        return Pair([1, *("HERE" in word for word in words)], [0, *(1 for _ in words)], [0, *begins])
+        return Pair([1, *("HERE" in word for word in words)], (), [0, *(1 for _ in words)], [0, *begins])
 
     def read(self, pairs: Sequence[Pair]) -> list[Reading]:
         return [_read(pair) for pair in pairs]
@@ -70,8 +70,8 @@ def case(*texts: str, question: str = "Who is it?", revision: int | None = None)
 LONG = "word " * 30
 
 
-async def test_the_likeliest_window_decides(reader: Reader, model: Marked, features: FeatureProbe) -> None:
-    probe = ReaderProbe.uncalibrated(reader, features)
+async def test_the_likeliest_window_decides(reader: Reader, model: Marked) -> None:
+    probe = ReaderProbe.uncalibrated(reader)
     seen = await probe.judge(case(f"{LONG}.", f"{LONG}.", f"{LONG} HERE."))
     assert seen.score == pytest.approx(1 / (1 + np.exp(-4.0)))
     assert seen.detail == {"window": ["p#3"]}
@@ -79,97 +79,114 @@ async def test_the_likeliest_window_decides(reader: Reader, model: Marked, featu
     assert (await probe.judge(case(f"{LONG}.", f"{LONG}."))).score == pytest.approx(1 / (1 + np.exp(4.0)))
 
 
-async def test_the_places_of_the_answer_are_told_by_piece(reader: Reader, features: FeatureProbe) -> None:
-    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE, HERE1, look.", "HERE2."))
+async def test_the_places_of_the_answer_are_told_by_piece(reader: Reader) -> None:
+    seen = await ReaderProbe.uncalibrated(reader).judge(case("Not so.", "HERE, HERE1, look.", "HERE2."))
     assert seen.places == pytest.approx({"p#1": 0.0, "p#2": 2 / 3, "p#3": 1 / 3})
-    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))
+    seen = await ReaderProbe.uncalibrated(reader).judge(case("Not so.", "HERE."))
     assert seen.places == {"p#1": 0.0, "p#2": 1.0}
 
 
 async def test_a_token_that_begins_with_the_space_between_two_pieces_is_of_the_second(
-    model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
+    model: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "read", lambda pairs: [Reading(4.0, ((7, 0.75), (8, 0.25)))])
     reader = Reader(model, Settings())
-    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))
+    seen = await ReaderProbe.uncalibrated(reader).judge(case("Not so.", "HERE."))
     await reader.stop()
     assert seen.places == {"p#1": 0.0, "p#2": 1.0}
 
 
-async def test_a_model_that_does_not_say_where_has_no_places(
-    model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_does_not_say_where_has_no_places(model: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "read", lambda pairs: [Reading(4.0, ())])
     reader = Reader(model, Settings())
-    assert (await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", "HERE."))).places == {}
+    assert (await ReaderProbe.uncalibrated(reader).judge(case("Not so.", "HERE."))).places == {}
     await reader.stop()
 
 
-async def test_a_model_that_gives_no_number_breaks_the_gate(
-    model: Marked, features: FeatureProbe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_gives_no_number_breaks_the_gate(model: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "read", lambda pairs: [Reading(float("nan"), ()) for _ in pairs])
     reader = Reader(model, Settings())
     with pytest.raises(GateBroken, match="no number"):
-        await ReaderProbe.uncalibrated(reader, features).judge(case("It is HERE."))
+        await ReaderProbe.uncalibrated(reader).judge(case("It is HERE."))
     await reader.stop()
 
 
-async def test_of_very_much_the_closest_windows_are_read(reader: Reader, model: Marked, features: FeatureProbe) -> None:
+async def test_of_very_much_the_closest_windows_are_read(reader: Reader, model: Marked) -> None:
     held = tuple(Evidence(f"p#{at}", f"{LONG}{at}.", 1.0, 2.0 - at / 100, 2.0 - at / 100, None) for at in range(1, 31))
-    await ReaderProbe.uncalibrated(reader, features).judge(Case("Who?", held[:2], held, lambda _: 1.0, None))
+    await ReaderProbe.uncalibrated(reader).judge(Case("Who?", held[:2], held, lambda _: 1.0, None))
     assert sorted(model.passages) == sorted(piece.text for piece in held[-4:])
 
 
-async def test_what_no_window_holds_is_read_in_parts(reader: Reader, model: Marked, features: FeatureProbe) -> None:
+async def test_what_no_window_holds_is_read_in_parts(reader: Reader, model: Marked) -> None:
     long = " ".join(f"word{at}" for at in range(130)) + " HERE."
-    seen = await ReaderProbe.uncalibrated(reader, features).judge(case("Not so.", long))
+    seen = await ReaderProbe.uncalibrated(reader).judge(case("Not so.", long))
     assert seen.detail == {"window": ["p#2"]}
     assert seen.places == {"p#2": 1.0}
     assert all(len(passage.split()) <= 57 for passage in model.passages)
     assert {word for passage in model.passages for word in passage.split()} == {"Not", "so.", *long.split()}
 
 
-async def test_more_than_may_wait_is_refused(model: Marked, features: FeatureProbe) -> None:
+async def test_a_long_fact_hides_no_other(reader: Reader, model: Marked) -> None:
+    long = Evidence("a", " ".join(["word"] * 600), 1.0, 0.3, 0.3, None)
+    short = Evidence("b", "It is HERE.", 1.0, 0.4, 0.4, None)
+    held = (long, short)
+    seen = await ReaderProbe.uncalibrated(reader).judge(Case("Who is it?", held, held, lambda _: 1.0, 1))
+    assert seen.places["b"] == 1.0
+    assert len(model.passages) == 4
+    assert max(len(passage.split()) for passage in model.passages) <= 57
+
+
+async def test_a_text_without_spaces_is_read_in_parts(
+    reader: Reader, model: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "lengths", lambda texts: [len(text) for text in texts])
+    await ReaderProbe.uncalibrated(reader).judge(case("灯" * 100))
+    assert {len(passage) for passage in model.passages} == {50}
+
+
+async def test_of_a_scope_the_best_facts_are_read_as_one_text(reader: Reader, model: Marked) -> None:
+    held = tuple(Evidence(f"{at}", f"Fact {at}.", 1.0, at / 10, at / 10, None) for at in range(8))
+    seen = await ReaderProbe.uncalibrated(reader).judge(Case("Who?", held, held, lambda _: 1.0, 3))
+    assert model.passages == ["Fact 0. Fact 1. Fact 2. Fact 3."]
+    assert seen.detail == {"window": ["0", "1", "2", "3"]}
+
+
+async def test_several_passages_are_read_together_too(model: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer may need a sentence of each."""
+    monkeypatch.setattr(model, "read", lambda pairs: [Reading(float(len(pair)), ()) for pair in pairs])
+    reader = Reader(model, Settings())
+    near, far = (Evidence(f"{name}#1", f"{name} HERE.", 1.0, 0.5, 0.5, None) for name in "pq")
+    seen = await ReaderProbe.uncalibrated(reader).judge(Case("Who?", (near, far), (near, far), lambda _: 1.0, None))
+    assert sorted(model.passages) == ["p HERE.", "p HERE. q HERE.", "q HERE."]
+    assert seen.detail == {"window": ["p#1", "q#1"]}
+    await reader.stop()
+
+
+async def test_more_than_may_wait_is_refused(model: Marked) -> None:
     reader = Reader(model, Settings(read_queue=2))
     with pytest.raises(Overloaded, match="reader's queue is full"):
-        await ReaderProbe.uncalibrated(reader, features).judge(case(f"{LONG}.", f"{LONG}.", f"{LONG}."))
+        await ReaderProbe.uncalibrated(reader).judge(case(f"{LONG}.", f"{LONG}.", f"{LONG}."))
     assert reader.waiting == 0
     await reader.stop()
 
 
-async def test_nothing_to_read_is_nothing_known(reader: Reader, features: FeatureProbe) -> None:
-    assert (await ReaderProbe.uncalibrated(reader, features).judge(case())).score == 0.0
+async def test_nothing_to_read_is_nothing_known(reader: Reader) -> None:
+    assert await ReaderProbe.uncalibrated(reader).judge(case()) == Seen(0.0, {"window": []})
 
 
-async def test_a_question_that_leaves_no_room_breaks_the_gate(reader: Reader, features: FeatureProbe) -> None:
+async def test_a_question_that_leaves_no_room_breaks_the_gate(reader: Reader) -> None:
     with pytest.raises(GateBroken, match="question is so long"):
-        await ReaderProbe.uncalibrated(reader, features).judge(case("It is HERE.", question="who " * 40))
+        await ReaderProbe.uncalibrated(reader).judge(case("It is HERE.", question="who " * 40))
 
 
 async def test_both_judges_count_as_calibrated(reader: Reader, features: FeatureProbe) -> None:
     model = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
-    model |= {"unread_below": -10.0}
     asked = case("It is HERE.")
     odds = features.logit(asked.question, asked.evidence, asked.rarity)
     weights = {"reader_weight": 0.5, "feature_weight": 0.25, "windows_weight": -2.0, "bias": -1.0}
     probe = ReaderProbe(model | weights, reader, features)
     expected = 0.5 * 4.0 + 0.25 * odds - 1.0
     assert (await probe.judge(asked)).score == pytest.approx(1 / (1 + np.exp(-expected)))
-
-
-async def test_what_the_feature_probe_is_sure_of_is_not_read(
-    reader: Reader, model: Marked, features: FeatureProbe
-) -> None:
-    asked = case("It is HERE.", question="When did the Solvik brewery burn down?")
-    odds = features.logit(asked.question, asked.evidence, asked.rarity)
-    probe = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
-    probe |= {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "bias": 0.0}
-    seen = await ReaderProbe(probe | {"unread_below": odds + 0.1}, reader, features).judge(asked)
-    assert (seen.score, seen.detail, seen.places) == (pytest.approx(1 / (1 + np.exp(-odds))), {"window": []}, {})
-    assert model.passages == []
-    seen = await ReaderProbe(probe | {"unread_below": odds - 0.1}, reader, features).judge(asked)
-    assert seen.score == pytest.approx(1 / (1 + np.exp(-4.0)))
 
 
 def test_a_calibration_of_other_models_is_refused(features: FeatureProbe) -> None:
@@ -179,7 +196,7 @@ def test_a_calibration_of_other_models_is_refused(features: FeatureProbe) -> Non
 
 
 def test_a_reading_weighs_places_of_the_passage_against_nowhere() -> None:
-    pair = Pair([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 5, 0])
+    pair = Pair([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 5, 0])
     found = reading(pair, np.array([1.0, 99.0, 99.0, 2.0, 3.0, 99.0], np.float32))
     assert found.logit == pytest.approx(np.log(np.exp(2.0) + np.exp(3.0)) - 1.0)
     assert [at for at, _ in found.places] == [0, 5]
@@ -187,4 +204,7 @@ def test_a_reading_weighs_places_of_the_passage_against_nowhere() -> None:
 
 
 def test_an_empty_passage_holds_nothing() -> None:
-    assert reading(Pair([101, 7, 102, 102], [0, 0, 0, 0], [0, 0, 0, 0]), np.zeros(4, np.float32)).logit == -np.inf
+    assert (
+        reading(Pair([101, 7, 102, 102], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]), np.zeros(4, np.float32)).logit
+        == -np.inf
+    )

@@ -31,10 +31,12 @@ def extract(
     evidence: Sequence[Evidence],
     rarity: Callable[[str], float],
     places: Mapping[str, float],
+    found_weight: float = _FOUND,
 ) -> tuple[tuple[Evidence, ...], str]:
     """The one or two pieces of evidence that answer the question best, and a sentence that says why these.
 
-    evidence: at least one. places: P(the answer stands in it) of pieces, by id, where a probe looked. A second piece is
+    evidence: at least one. places: P(the answer stands in it) of pieces, by id, where a probe looked; found_weight:
+    what that is worth. A second piece is
     taken only where it covers informative words of the question that the first leaves uncovered, and speaks of
     something that the first speaks of. Raises ValueError where there is no evidence.
     """
@@ -53,7 +55,7 @@ def extract(
 
     def score(held: Evidence) -> float:
         answers = bool(answer_places(asked, read_sentence(held.text)))
-        found = _FOUND * places.get(held.id, 0.0)
+        found = found_weight * places.get(held.id, 0.0)
         return 1.0 - held.ratio / 2.0 + _COVERAGE * share(covered(held)) + _ANSWER * answers + found
 
     first = max(evidence, key=score)

@@ -23,6 +23,9 @@ from scopegate.domain import Answer, Check, Decision, Delta, Forbidden, Scopegat
 router = APIRouter(tags=["asking"], dependencies=[Depends(Allow(Role.CHECK))])
 log = structlog.get_logger("scopegate.asking")
 
+# Of one batch; more would wait for each other until their deadlines.
+_AT_ONCE = 16
+
 _CHECK = Body(CheckRequest)
 _BATCH = Body(BatchRequest)
 _ANSWER = Body(AnswerRequest)
@@ -57,14 +60,19 @@ async def check(body: Annotated[CheckRequest, Depends(_CHECK)], request: Request
     responses=problems.documented(408, 413, 415),
 )
 async def check_batch(body: Annotated[BatchRequest, Depends(_BATCH)], request: Request, parts: Given) -> Response:
-    """Up to 256 checks side by side; each is answered with a verdict or a problem, in order."""
+    """Up to 256 checks, some at a time; each is answered with a verdict or a problem, in order.
+
+    A check's deadline counts from its own turn.
+    """
+    turns = asyncio.Semaphore(_AT_ONCE)
 
     async def judge(item: CheckRequest | Problem) -> Verdict | Problem:
         if not isinstance(item, CheckRequest):
             return item
         try:
             asked = permitted(item.to_domain(), parts)
-            verdict = await parts.services.gatekeeper.check(asked)
+            async with turns:
+                verdict = await parts.services.gatekeeper.check(asked)
         except ScopegateError as error:
             return problems.of_error(error)
         except Exception:

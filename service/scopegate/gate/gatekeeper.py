@@ -236,12 +236,12 @@ def _verdict(hearing: _Hearing) -> Verdict:
 
 
 def _evidence(hearing: _Hearing) -> tuple[Evidence, ...]:
-    """The k best; the piece in which a gate found the answer is among them, in the last one's place if need be."""
+    """The k best. Where all gates passed, the piece in which one found the answer is among them, last if need be."""
     case, k = hearing.case, hearing.policy.k
     if case is None:
         return ()
     best = case.evidence[:k]
-    if hearing.places:
+    if hearing.places and hearing.refused_by is None:
         found = max(hearing.places, key=lambda name: hearing.places[name])
         if all(piece.id != found for piece in best):
             return (*best[: k - 1], *(piece for piece in case.reading if piece.id == found))

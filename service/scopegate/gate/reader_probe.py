@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import textwrap
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,37 +33,46 @@ _MOST_WINDOWS = 4
 SCORES = ("reader", "feature", "windows")
 # How many facts are read where nothing else was found out.
 _DEPTH = 4
+# Parts of one piece are not quite of the same number of tokens.
+_SPARE = 1.1
+
+
+class _Part(NamedTuple):
+    """A piece of evidence, or one of the parts that it is read in, counted from 0."""
+
+    number: int
+    piece: Evidence
 
 
 class ReaderProbe:
     """The reader's log odds and the feature probe's, weighed and calibrated together; see the reader's card.
 
-    Where the feature probe alone is sure that there is no answer, nothing is read: the reader would not change that.
     Of several windows the one that is likeliest to hold the answer decides.
-    name: tells this probe from others. threshold: passed at or above it. depth: how many facts are read.
+    name: tells this probe from others. threshold: passed at or above it. depth: see Gate; fewer facts are read.
     """
 
-    def __init__(self, model: dict[str, Any], reader: Reader, features: FeatureProbe) -> None:
-        """Raises Invalid where the model was calibrated with another reader or another feature probe."""
-        if (model["reader"], model["features"]) != (reader.fingerprint, features.name):
+    def __init__(self, model: dict[str, Any], reader: Reader, features: FeatureProbe | None) -> None:
+        """features: None where the reader counts alone.
+
+        Raises Invalid where the model was calibrated with another reader or another feature probe.
+        """
+        if (model["reader"], model["features"]) != (reader.fingerprint, features and features.name):
             raise Invalid("the reader probe was calibrated with other models than these")
         self.name: str = model["name"]
         self.threshold: float = model["threshold"]
-        self.depth: int = max(model["depth"], features.depth)
+        self.depth: int = max(model["depth"], features.depth if features else 0)
         self._depth: int = model["depth"]
         self._weights = np.array([model[f"{name}_weight"] for name in SCORES], float)
         self._bias = float(model["bias"])
-        self._unread_below = float(model["unread_below"])
         self._reader = reader
         self._features = features
 
     @classmethod
-    def uncalibrated(cls, reader: Reader, features: FeatureProbe) -> ReaderProbe:
+    def uncalibrated(cls, reader: Reader) -> ReaderProbe:
         """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
-        model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": features.name}
+        model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": None}
         alone = {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "bias": 0.0}
-        plain = {"threshold": 0.5, "depth": _DEPTH, "unread_below": -math.inf}
-        return cls(model | alone | plain, reader, features)
+        return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, None)
 
     @classmethod
     def load(cls, path: Path, reader: Reader, features: FeatureProbe) -> ReaderProbe:
@@ -75,13 +85,11 @@ class ReaderProbe:
     async def judge(self, case: Case) -> Seen:
         """See Probe. detail: the pieces of evidence in the window that decided, as they were read."""
         if not case.evidence:
-            return Seen(0.0)
-        odds = self._features.logit(case.question, case.evidence, case.rarity)
-        if odds < self._unread_below:
-            return Seen(float(probability(np.array([odds]))[0]), {"window": []})
+            return Seen(0.0, {"window": []})
+        odds = self._features.logit(case.question, case.evidence, case.rarity) if self._features else 0.0
         window, read, count = await self.read(case)
         logit = self._weights @ (read.logit, odds, math.log(count)) + self._bias
-        detail = {"window": [piece.id for piece in window]}
+        detail = {"window": list(dict.fromkeys(piece.id for piece in window))}
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
     async def read(self, case: Case) -> tuple[Sequence[Evidence], Reading, int]:
@@ -89,37 +97,36 @@ class ReaderProbe:
 
         There must be evidence. Raises what a gate raises.
         """
-        room = self._reader.room(case.question)
-        if room < _LEAST_ROOM:
-            raise GateBroken("the question is so long that the probe has no room to read beside it")
-        closest = await asyncio.to_thread(self._windows, case, room)
+        closest = await asyncio.to_thread(self._windows, case)
         readings = await self._reader.read(case.question, [_joined(each) for each in closest])
         if any(math.isnan(read.logit) for read in readings):
             raise GateBroken("the reader's model gave no number")
         window, best = max(zip(closest, readings, strict=True), key=lambda each: each[1].logit)
         return window, best, len(closest)
 
-    def _windows(self, case: Case, room: int) -> list[Sequence[Evidence]]:
-        """The windows to be read, those with the closest pieces."""
-        found: list[Sequence[Evidence]] = []
+    def _windows(self, case: Case) -> list[Sequence[Evidence]]:
+        """The windows to be read: those with the closest pieces; further parts of a piece after all first ones."""
+        room = self._reader.room(case.question)
+        if room < _LEAST_ROOM:
+            raise GateBroken("the question is so long that the probe has no room to read beside it")
+        found: list[Sequence[_Part]] = []
         for text in texts_of(case, self._depth):
             lengths = self._reader.lengths([piece.text for piece in text])
-            pieces = [
-                part for piece, length in zip(text, lengths, strict=True) for part in _parts(piece, -(-length // room))
-            ]
-            if len(pieces) > len(text):
-                lengths = self._reader.lengths([piece.text for piece in pieces])
-            found += (pieces[each] for each in windows(lengths, room))
-        return sorted(found, key=lambda window: min(piece.ratio for piece in window))[:_MOST_WINDOWS]
+            parts = [part for piece, length in zip(text, lengths, strict=True) for part in _parts(piece, length / room)]
+            if len(parts) > len(text):
+                lengths = self._reader.lengths([part.piece.text for part in parts])
+            found += (parts[each] for each in windows(lengths, room))
+        found.sort(key=lambda window: min((part.number, part.piece.ratio) for part in window))
+        return [[part.piece for part in window] for window in found[:_MOST_WINDOWS]]
 
 
-def _parts(piece: Evidence, fewest: int) -> list[Evidence]:
-    """A piece that no window holds, in parts of as many words each; a part more than the fewest, since words differ."""
-    if fewest < 2:
-        return [piece]
-    words = piece.text.split()
-    size = -(-len(words) // (fewest + 1))
-    return [replace(piece, text=" ".join(words[at : at + size])) for at in range(0, len(words), size)]
+def _parts(piece: Evidence, rooms: float) -> list[_Part]:
+    """The piece; in parts of about as many characters each, between words if it has any, where no window holds it."""
+    if rooms <= 1:
+        return [_Part(0, piece)]
+    width = math.ceil(len(piece.text) / math.ceil(rooms * _SPARE))
+    texts = textwrap.wrap(piece.text, width, break_on_hyphens=False)
+    return [_Part(number, replace(piece, text=text)) for number, text in enumerate(texts)]
 
 
 def _joined(window: Sequence[Evidence]) -> str:

@@ -26,7 +26,7 @@ class LocalEncoder:
         weights = hashlib.sha256()
         for key, tensor in sorted(self._model.state_dict().items()):
             weights.update(key.encode())
-            weights.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            weights.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         # Where the weights lie is nobody else's business, and does not make them others.
         self.fingerprint = f"local:{Path(name).name[:MAX_NAME]}@{weights.hexdigest()[:12]}"
         self.dimension = len(self.encode(self.tokens(["dimension"]))[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,53 +22,68 @@ from scopegate.inference.reader import MOST_TOKENS, Pair, Reading, reading, room
 
 MAX_NAME = 128
 # What checkpoints call the label that says yes, where they name their labels.
-_YES = ("answerable", "relevant", "supported", "yes", "true")
+_YES = ("answerable", "has_answer", "relevant", "supported", "entailment", "yes", "true")
+# Read once at the start, together: what cannot be read then would break every check.
+_TRIAL = (("Who?", "Ann."), ("When was it?", "It was on Sunday, said Ann."))
 
 
 class LocalReader:
-    """A model by path or by name, on whatever device there is.
+    """A model by path or by name, on whatever device there is. None of a checkpoint's own code is run.
 
     One for extractive questions must be of the kind that can say "nowhere", as those for SQuAD 2.0 do. A classifier has
-    one output, or two of which the second says yes, or labels of which one says so by its name.
+    one output, or two without names of which the second says yes, or labels of which one says so by its name.
     """
 
     def __init__(self, name: str) -> None:
-        """Raises Invalid where there is no such model, or one of another kind, or one whose tokenizer does not fit."""
+        """Raises Invalid where there is no such model, or one of another kind, or one that cannot read a pair."""
         try:
-            config = AutoConfig.from_pretrained(name)
-            self._tokenizer = AutoTokenizer.from_pretrained(name, padding_side="right")
-            kinds = " ".join(config.architectures or ())
-            self._points = "QuestionAnswering" in kinds
-            if not (self._points or "SequenceClassification" in kinds):
-                raise Invalid(
-                    f"'local:{name}' is no reader: it takes a checkpoint for question answering or sequence "
-                    "classification"
-                )
-            kind = AutoModelForQuestionAnswering if self._points else AutoModelForSequenceClassification
-            self._model = kind.from_pretrained(name, dtype=torch.float32).eval()
-        except (OSError, ValueError, ImportError, KeyError) as error:
-            raise Invalid(f"no model can be loaded from 'local:{name}'") from error
-        if not self._fits():
-            raise Invalid(f"the tokenizer of 'local:{name}' is not fast, pads nothing, or puts no token in front")
-        # A fast tokenizer keeps what the last call wanted cut.
-        self._tokenizing = threading.Lock()
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._model.to(self._device)
-        self._yes = 0 if self._points else _yes(config)
-        # Some families count positions from behind their padding token.
-        positions = getattr(config, "max_position_embeddings", MOST_TOKENS + 2) - 2
-        self._most = max(1, min(MOST_TOKENS, self._tokenizer.model_max_length, positions))
+            self._load(name)
+            self.read([self.pair(*texts) for texts in _TRIAL])
+        except Invalid:
+            raise
+        except Exception as error:
+            # Libraries raise what they like over a broken checkpoint.
+            raise Invalid(f"no model that reads can be loaded from 'local:{name}': {error}") from error
         weights = hashlib.sha256()
         for key, tensor in sorted(self._model.state_dict().items()):
             weights.update(key.encode())
-            weights.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            weights.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         self.fingerprint = f"local:{Path(name).name[:MAX_NAME]}@{weights.hexdigest()[:12]}"
 
+    def _load(self, name: str) -> None:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        kinds = " ".join(config.architectures or ())
+        self._points = "QuestionAnswering" in kinds
+        if not (self._points or "SequenceClassification" in kinds):
+            raise Invalid(
+                f"'local:{name}' is no reader: it takes a checkpoint for question answering or sequence classification"
+            )
+        self._yes = 0 if self._points else _yes(config)
+        # "[SEP]" in a text is what somebody wrote, not where the passage begins.
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            name, padding_side="right", split_special_tokens=True, trust_remote_code=False
+        )
+        # A fast tokenizer keeps what the last call wanted cut.
+        self._tokenizing = threading.Lock()
+        if not self._fits():
+            raise Invalid(f"the tokenizer of 'local:{name}' is not fast, pads nothing, or puts no token in front")
+        kind = AutoModelForQuestionAnswering if self._points else AutoModelForSequenceClassification
+        model, loaded = kind.from_pretrained(
+            name, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+        )
+        if missing := sorted(loaded["missing_keys"]):
+            raise Invalid(f"'local:{name}' lacks weights: {', '.join(missing[:3])}")
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = model.eval().to(self._device)
+        # Some families count positions from behind their padding token.
+        positions = getattr(config, "max_position_embeddings", MOST_TOKENS + 2) - 2
+        self._most = max(1, min(MOST_TOKENS, self._tokenizer.model_max_length, positions))
+
     def _fits(self) -> bool:
-        """Whether pairs can be told apart and padded, and begin with a token of neither text."""
+        """Whether pairs can be told apart and padded, and a pointer finds a token of neither text in front."""
         if not self._tokenizer.is_fast or self._tokenizer.pad_token is None:
             return False
-        return self._tokenizer("a", "b").sequence_ids(0)[0] is None
+        return not self._points or self._tokenizer("a", "b").sequence_ids(0)[0] is None
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """See ReadingModel."""
@@ -86,13 +102,15 @@ class LocalReader:
                 question, passage, truncation="only_second", max_length=self._most, return_offsets_mapping=True
             )
         held = [int(each == 1) for each in encoded.sequence_ids(0)]
-        return Pair(encoded["input_ids"], held, [begin for begin, _ in encoded["offset_mapping"]])
+        begins = [begin for begin, _ in encoded["offset_mapping"]]
+        return Pair(encoded["input_ids"], encoded.get("token_type_ids", ()), held, begins)
 
     def read(self, pairs: Sequence[Pair]) -> list[Reading]:
         """See ReadingModel."""
-        batch = self._tokenizer.pad({"input_ids": [list(pair.ids) for pair in pairs]}, return_tensors="pt")
-        if "token_type_ids" in self._tokenizer.model_input_names:
-            batch["token_type_ids"] = _types(pairs, batch["input_ids"].shape[1])
+        rows = {"input_ids": [list(pair.ids) for pair in pairs]}
+        if pairs[0].types:
+            rows["token_type_ids"] = [list(pair.types) for pair in pairs]
+        batch = self._tokenizer.pad(rows, return_tensors="pt")
         with torch.inference_mode():
             output = self._model(**{key: value.to(self._device) for key, value in batch.items()})
         if self._points:
@@ -111,14 +129,6 @@ def _yes(config: Any) -> int:
     named = [at for at, name in labels.items() if name in _YES]
     if len(named) == 1:
         return int(named[0])
-    if len(labels) <= 2:
+    if len(labels) == 1 or (len(labels) == 2 and all(re.fullmatch(r"label_\d", name) for name in labels.values())):
         return len(labels) - 1
     raise Invalid(f"none of the labels {', '.join(config.id2label.values())} says that a passage holds the answer")
-
-
-def _types(pairs: Sequence[Pair], longest: int) -> torch.Tensor:
-    types = torch.zeros((len(pairs), longest), dtype=torch.long)
-    for row, pair in enumerate(pairs):
-        if 1 in pair.passage:
-            types[row, pair.passage.index(1) : len(pair)] = 1
-    return types

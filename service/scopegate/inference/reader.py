@@ -28,10 +28,12 @@ LEAST_ROOM = 96
 class Pair:
     """A question and a passage, as a model's input.
 
-    ids: token ids. passage: whether a token is of the passage. begins: the character of the passage at which it begins.
+    ids: token ids. types: each token's segment, as the model tells segments apart; empty where it does not. passage:
+    whether a token is of the passage. begins: the character of the passage at which it begins.
     """
 
     ids: Sequence[int]
+    types: Sequence[int]
     passage: Sequence[int]
     begins: Sequence[int]
 
@@ -121,11 +123,9 @@ class OnnxReader:
     """A model exported by models/minilm-reader/make.py: where an answer begins, or at the first token for nowhere."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_padding()
+        self._tokenizer = _load_tokenizer(folder)
         self._tokenizer.enable_truncation(MOST_TOKENS, strategy="only_second")
-        self._counter = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._counter.no_padding()
+        self._counter = _load_tokenizer(folder)
         self._counter.no_truncation()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -150,7 +150,7 @@ class OnnxReader:
             int(kind and not special)
             for kind, special in zip(encoded.type_ids, encoded.special_tokens_mask, strict=True)
         ]
-        return Pair(encoded.ids, held, [begin for begin, _ in encoded.offsets])
+        return Pair(encoded.ids, encoded.type_ids, held, [begin for begin, _ in encoded.offsets])
 
     def read(self, pairs: Sequence[Pair]) -> list[Reading]:
         """See ReadingModel."""
@@ -159,20 +159,23 @@ class OnnxReader:
         for row, pair in enumerate(pairs):
             ids[row, : len(pair)] = pair.ids
             mask[row, : len(pair)] = 1
-            types[row, _second(pair) : len(pair)] = 1
+            types[row, : len(pair)] = pair.types
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         scores: NDArray[np.float32] = self._session.run(None, inputs)[0]
         return [reading(pair, row) for pair, row in zip(pairs, scores[..., 0], strict=True)]
 
 
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    # "[SEP]" in a text is what somebody wrote, not where the passage begins.
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
 def room(taken: int, most: int) -> int:
     """How many tokens are left for a passage, of MAX_TOKENS; beside a long question LEAST_ROOM, as far as most goes."""
     return min(most - taken, max(MAX_TOKENS - taken, LEAST_ROOM))
-
-
-def _second(pair: Pair) -> int:
-    """Where the second segment begins."""
-    return pair.passage.index(1) if 1 in pair.passage else len(pair)
 
 
 def reading(pair: Pair, scores: NDArray[np.float32]) -> Reading:
