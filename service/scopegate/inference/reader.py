@@ -74,7 +74,7 @@ class ReadingModel(Protocol):
 
 
 class Reader:
-    """A reading model behind a batcher of its own, with as many threads as the embedder's."""
+    """A reading model behind a batcher of its own, with the embedder's settings for threads and batches."""
 
     def __init__(self, model: ReadingModel, settings: Settings) -> None:
         self._model = model
