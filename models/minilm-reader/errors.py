@@ -2,7 +2,7 @@
 
     python models/minilm-reader/errors.py FILE.jsonl.gz...
 
-Rows of id, question, passage, answers and answerable. The questions are drawn from all files alike, at the shipped
+Rows of id, question, passage, answers and answerable. The files take turns, at the shipped
 threshold, and stand with the window that decided and the words that the evidence does not cover.
 """
 
@@ -12,7 +12,8 @@ import asyncio
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,20 @@ SEED = 0
 POLICY = {"gates": (GateName.PROBE,)}
 
 
-async def wrong(services: Services, row: dict[str, Any]) -> str | None:
+def shuffled(file: Path, answerable: bool) -> list[dict[str, Any]]:
+    asked = [row for row in rows(file) if row["answerable"] is answerable]
+    random.Random(SEED).shuffle(asked)
+    return asked
+
+
+async def wrong(services: Services, asked: Sequence[dict[str, Any]]) -> AsyncIterator[str]:
+    """Those that are decided wrongly."""
+    for row in asked:
+        if (seen := await shown(services, row)) is not None:
+            yield seen
+
+
+async def shown(services: Services, row: dict[str, Any]) -> str | None:
     """What there is to be seen of a question that is decided wrongly; None of another."""
     check = Check(row["question"], passages=(Passage("1", row["passage"]),), overrides=POLICY, deadline_ms=60_000)
     judged = await services.gatekeeper.judge(check, services.gatekeeper.end_of(check))
@@ -54,17 +68,14 @@ async def main(files: Sequence[Path]) -> None:
             await services.knowledge.ready(60)
             for answerable, title in ((True, "Answerable, refused"), (False, "Unanswerable, passed")):
                 print(f"\n{title}\n")
-                for at, file in enumerate(files):
-                    share = SHOWN // len(files) + (at < SHOWN % len(files))
-                    asked = [row for row in rows(file) if row["answerable"] is answerable]
-                    random.Random(SEED).shuffle(asked)
-                    shown = 0
-                    for row in asked:
-                        if shown == share:
-                            break
-                        if (seen := await wrong(services, row)) is not None:
-                            shown += 1
-                            print(seen)
+                waiting = deque(wrong(services, shuffled(file, answerable)) for file in files)
+                for _ in range(SHOWN):
+                    while waiting and (seen := await anext(waiting[0], None)) is None:
+                        waiting.popleft()
+                    if not waiting:
+                        break
+                    print(seen)
+                    waiting.rotate(-1)
 
 
 if __name__ == "__main__":

@@ -183,10 +183,14 @@ async def test_both_judges_count_as_calibrated(reader: Reader, features: Feature
     model = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6}
     asked = case("It is HERE.")
     odds = features.logit(asked.question, asked.evidence, asked.rarity)
-    weights = {"reader_weight": 0.5, "feature_weight": 0.25, "windows_weight": -2.0, "bias": -1.0}
-    probe = ReaderProbe(model | weights, reader, features)
+    weights = {"reader_weight": 0.5, "feature_weight": 0.25, "windows_weight": -2.0, "feature_windows_weight": 0.125}
+    probe = ReaderProbe(model | weights | {"bias": -1.0}, reader, features)
     expected = 0.5 * 4.0 + 0.25 * odds - 1.0
     assert (await probe.judge(asked)).score == pytest.approx(1 / (1 + np.exp(-expected)))
+    longer = case(f"{LONG} HERE.", f"{LONG}.")
+    odds = features.logit(longer.question, longer.evidence, longer.rarity)
+    expected = 0.5 * 4.0 + (0.25 + 0.125 * np.log(2)) * odds - 2.0 * np.log(2) - 1.0
+    assert (await probe.judge(longer)).score == pytest.approx(1 / (1 + np.exp(-expected)))
 
 
 def test_a_calibration_of_other_models_is_refused(features: FeatureProbe) -> None:

@@ -29,8 +29,8 @@ _LEAST_ROOM = 32
 # others no better.
 _MOST_WINDOWS = 4
 # What is weighed: log odds of the reader and of the feature probe; the logarithm of the number of windows, since the
-# best of many looks better than it is.
-SCORES = ("reader", "feature", "windows")
+# best of many looks better than it is; and its product with the feature probe's odds, which sees more of a long text.
+SCORES = ("reader", "feature", "windows", "feature_windows")
 # How many facts are read where nothing else was found out.
 _DEPTH = 4
 # Parts of one piece are not quite of the same number of tokens.
@@ -71,8 +71,8 @@ class ReaderProbe:
     def uncalibrated(cls, reader: Reader) -> ReaderProbe:
         """A reader of somebody else's by itself: its own odds, and even odds as the threshold."""
         model = {"name": reader.fingerprint, "reader": reader.fingerprint, "features": None}
-        alone = {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "bias": 0.0}
-        return cls(model | alone | {"threshold": 0.5, "depth": _DEPTH}, reader, None)
+        alone = {f"{name}_weight": float(name == "reader") for name in SCORES}
+        return cls(model | alone | {"bias": 0.0, "threshold": 0.5, "depth": _DEPTH}, reader, None)
 
     @classmethod
     def load(cls, path: Path, reader: Reader, features: FeatureProbe) -> ReaderProbe:
@@ -88,7 +88,7 @@ class ReaderProbe:
             return Seen(0.0, {"window": []})
         odds = self._features.logit(case.question, case.evidence, case.rarity) if self._features else 0.0
         window, read, count = await self.read(case)
-        logit = self._weights @ (read.logit, odds, math.log(count)) + self._bias
+        logit = self._weights @ weighed(read.logit, odds, count) + self._bias
         detail = {"window": list(dict.fromkeys(piece.id for piece in window))}
         return Seen(float(probability(np.array([logit]))[0]), detail, _places(window, read))
 
@@ -118,6 +118,11 @@ class ReaderProbe:
             found += (parts[each] for each in windows(lengths, room))
         found.sort(key=lambda window: min((part.number, part.piece.ratio) for part in window))
         return [[part.piece for part in window] for window in found[:_MOST_WINDOWS]]
+
+
+def weighed(reader: float, feature: float, windows: int) -> tuple[float, ...]:
+    """The SCORES, of both log odds and of how many windows were read."""
+    return reader, feature, math.log(windows), feature * math.log(windows)
 
 
 def _parts(piece: Evidence, rooms: float) -> list[_Part]:
