@@ -193,6 +193,27 @@ async def test_both_judges_count_as_calibrated(reader: Reader, features: Feature
     assert (await probe.judge(longer)).score == pytest.approx(1 / (1 + np.exp(-expected)))
 
 
+@pytest.mark.parametrize(
+    ("question", "read"),
+    [
+        ("Was the harbour museum opened in 1950?", False),
+        ("Was the harbour museum opened in 1911?", True),
+        ("When was the harbour museum opened in 1950?", True),
+    ],
+)
+async def test_a_question_that_the_evidence_says_no_to_is_not_read(
+    reader: Reader, model: Marked, features: FeatureProbe, question: str, read: bool
+) -> None:
+    given = {"name": "both", "reader": "marked", "features": features.name, "depth": 4, "threshold": 0.6, "bias": 0.0}
+    given |= {"reader_weight": 1.0, "feature_weight": 0.0, "windows_weight": 0.0, "feature_windows_weight": 0.0}
+    asked = case("The harbour museum was opened in 1911.", question=question)
+    seen = await ReaderProbe(given, reader, features).judge(asked)
+    assert bool(model.passages) is read
+    assert seen.detail == {"window": ["p#1"] if read else []}
+    expected = -4.0 if read else features.logit(asked.question, asked.evidence, asked.rarity)
+    assert seen.score == pytest.approx(1 / (1 + np.exp(-expected)))
+
+
 def test_a_calibration_of_other_models_is_refused(features: FeatureProbe) -> None:
     model = {"name": "both", "reader": "other", "features": features.name}
     with pytest.raises(Invalid, match="other models"):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scopegate.domain import Evidence, Invalid
+from scopegate.gate.features import read_question, read_sentence, substitutes
 from scopegate.gate.gate import GateBroken, Seen
 from scopegate.gate.head import probability
 from scopegate.gate.probe import FeatureProbe
@@ -47,7 +48,8 @@ class _Part(NamedTuple):
 class ReaderProbe:
     """The reader's log odds and the feature probe's, weighed and calibrated together; see the reader's card.
 
-    Of several windows the one that is likeliest to hold the answer decides.
+    Of several windows the one that is likeliest to hold the answer decides. A question for yes or no that the evidence
+    says no to, as "Was it in 2018?" where it was in another year, is the feature probe's alone: no place answers it.
     name: tells this probe from others. threshold: passed at or above it. depth: see Gate; fewer facts are read.
     """
 
@@ -87,6 +89,8 @@ class ReaderProbe:
         if not case.evidence:
             return Seen(0.0, {"window": []})
         odds = self._features.logit(case.question, case.evidence, case.rarity) if self._features else 0.0
+        if self._features and _contradicted(case):
+            return Seen(float(probability(np.array([odds]))[0]), {"window": []})
         window, read, count = await self.read(case)
         logit = self._weights @ weighed(read.logit, odds, count) + self._bias
         detail = {"window": list(dict.fromkeys(piece.id for piece in window))}
@@ -118,6 +122,12 @@ class ReaderProbe:
             found += (parts[each] for each in windows(lengths, room))
         found.sort(key=lambda window: min((part.number, part.piece.ratio) for part in window))
         return [[part.piece for part in window] for window in found[:_MOST_WINDOWS]]
+
+
+def _contradicted(case: Case) -> bool:
+    """Whether a question for yes or no has a name or a number where the evidence has another."""
+    asked = read_question(case.question)
+    return any(substitutes(asked, read_sentence(piece.text)) for piece in case.evidence[:_DEPTH])
 
 
 def weighed(reader: float, feature: float, windows: int) -> tuple[float, ...]:
