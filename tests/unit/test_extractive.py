@@ -69,6 +69,23 @@ def test_no_second_sentence_about_something_else() -> None:
     assert [held.text for held in chosen] == sentences[:1]
 
 
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (
+            "Was the museum opened in 1950?",
+            "This sentence shares “museum”, “opened” with the question and has something else in the place of “1950”.",
+        ),
+        (
+            "Was the museum opened in 1911?",
+            "This sentence shares “museum”, “opened”, “1911” with the question.",
+        ),
+    ],
+)
+def test_the_reason_names_only_words_that_are_there(question: str, reason: str) -> None:
+    assert extract(question, said("The museum was opened in 1911."), rarity, {})[1] == reason
+
+
 def test_confidence_counts_between_sentences_that_say_the_same() -> None:
     doubtful = Evidence("1", "The museum was opened in 1978.", 0.4, 0.3, 0.75, None)
     certain = Evidence("2", "The museum was opened in 1987.", 1.0, 0.3, 0.3, None)

@@ -36,9 +36,8 @@ def extract(
     """The one or two pieces of evidence that answer the question best, and a sentence that says why these.
 
     evidence: at least one. places: P(the answer stands in it) of pieces, by id, where a probe looked; found_weight:
-    what that is worth. A second piece is
-    taken only where it covers informative words of the question that the first leaves uncovered, and speaks of
-    something that the first speaks of. Raises ValueError where there is no evidence.
+    what that is worth. A second piece is taken only where it covers informative words of the question that the first
+    leaves uncovered, and speaks of something that the first speaks of. Raises ValueError where there is no evidence.
     """
     if not evidence:
         raise ValueError("an answer needs evidence")
@@ -67,7 +66,7 @@ def extract(
         if held is not first and share(covered(held) & left) >= _GAIN and topics & _topics(held)
     ]
     chosen = (first, max(rest, key=lambda held: (share(covered(held) & left), score(held)))) if rest else (first,)
-    return chosen, _reason(asked, chosen, set().union(*map(covered, chosen)))
+    return chosen, _reason(asked, chosen)
 
 
 def _topics(held: Evidence) -> set[str]:
@@ -75,11 +74,18 @@ def _topics(held: Evidence) -> set[str]:
     return {sentence.stems[at] for at in sentence.informative}
 
 
-def _reason(asked: Question, chosen: Sequence[Evidence], covered: set[str]) -> str:
-    shared = ", ".join(f"“{word.text}”" for word in asked.words if word.stem in covered)
+def _reason(asked: Question, chosen: Sequence[Evidence]) -> str:
+    sentences = [read_sentence(held.text) for held in chosen]
+    shared = _quoted(asked, {stem for sentence in sentences for stem in sentence.places})
     said = f"shares {shared} with the question" if shared else "is the closest in meaning to the question"
+    if otherwise := _quoted(asked, {stem for sentence in sentences for stem in substitutes(asked, sentence)}):
+        said += f" and has something else in the place of {otherwise}"
     if len(chosen) > 1:
         return f"Together these sentences cover the question best: what they say {said}."
     kind = _ASKED_FOR.get(asked.kind)
-    gives = kind and answer_places(asked, read_sentence(chosen[0].text))
+    gives = kind and answer_places(asked, sentences[0])
     return f"This sentence {said} and gives {kind}, which it asks for." if gives else f"This sentence {said}."
+
+
+def _quoted(asked: Question, stems: set[str]) -> str:
+    return ", ".join(f"“{word.text}”" for word in asked.words if word.stem in stems)
