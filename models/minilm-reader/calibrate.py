@@ -5,12 +5,11 @@
 READER_FOLDER holds model.onnx and tokenizer.json; this one where it is not named. Questions go through the service's
 own retrieval, windows and feature probe, so that calibration sees what service will see. Texts are held out of the
 reader's training. The feature probe has seen two thirds of them, which is no matter: it is too small to know them by
-heart (AUROC on SQuAD's here 0.67, as on those that it never saw). They are halved: on one
-half the weights are fitted (logistic regression, Platt's scaling of several scores), on the other the threshold is
-chosen, each kind of data counting as the root of its size. It is the lowest within half a point of the best accuracy:
-between thresholds of like accuracy the one that refuses least serves people best. "several" are questions that bring
-passages of other texts beside their own; facts are sentences of a text among strangers, asked with and without the
-one that answers.
+heart (AUROC on SQuAD's here 0.67, as on those that it never saw). They are halved: on one half the weights are fitted
+(logistic regression, Platt's scaling of several scores), on the other the threshold is chosen, each kind of data
+counting as the root of its size. It is the lowest within half a point of the best accuracy: between thresholds of like
+accuracy the one that refuses least serves people best. "several" are questions that bring passages of other texts
+beside their own; facts are sentences of a text among strangers, asked with and without the one that answers.
 
 It also prints what a cascade would save and cost: the feature probe alone decides where it is surer than a bound.
 """

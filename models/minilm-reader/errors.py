@@ -2,8 +2,8 @@
 
     python models/minilm-reader/errors.py FILE.jsonl.gz...
 
-Rows of id, question, passage, answers and answerable. The files take turns, at the shipped
-threshold, and stand with the window that decided and the words that the evidence does not cover.
+Rows of id, question, passage, answers and answerable; the files take turns. A question stands with its P(in scope), the
+window that decided at the shipped threshold, and the words that the evidence does not cover.
 """
 
 from __future__ import annotations

@@ -229,7 +229,5 @@ def test_a_reading_weighs_places_of_the_passage_against_nowhere() -> None:
 
 
 def test_an_empty_passage_holds_nothing() -> None:
-    assert (
-        reading(Pair([101, 7, 102, 102], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]), np.zeros(4, np.float32)).logit
-        == -np.inf
-    )
+    pair = Pair([101, 7, 102, 102], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0])
+    assert reading(pair, np.zeros(4, np.float32)).logit == -np.inf

@@ -88,9 +88,11 @@ class ReaderProbe:
         """See Probe. detail: the pieces of evidence in the window that decided, as they were read."""
         if not case.evidence:
             return Seen(0.0, {"window": []})
-        odds = self._features.logit(case.question, case.evidence, case.rarity) if self._features else 0.0
-        if self._features and _contradicted(case):
-            return Seen(float(probability(np.array([odds]))[0]), {"window": []})
+        odds = 0.0
+        if self._features is not None:
+            odds = self._features.logit(case.question, case.evidence, case.rarity)
+            if _contradicted(case.question, case.evidence[: self._depth]):
+                return Seen(float(probability(np.array([odds]))[0]), {"window": []})
         window, read, count = await self.read(case)
         logit = self._weights @ weighed(read.logit, odds, count) + self._bias
         detail = {"window": list(dict.fromkeys(piece.id for piece in window))}
@@ -124,15 +126,15 @@ class ReaderProbe:
         return [[part.piece for part in window] for window in found[:_MOST_WINDOWS]]
 
 
-def _contradicted(case: Case) -> bool:
-    """Whether a question for yes or no has a name or a number where the evidence has another."""
-    asked = read_question(case.question)
-    return any(substitutes(asked, read_sentence(piece.text)) for piece in case.evidence[:_DEPTH])
-
-
 def weighed(reader: float, feature: float, windows: int) -> tuple[float, ...]:
     """The SCORES, of both log odds and of how many windows were read."""
     return reader, feature, math.log(windows), feature * math.log(windows)
+
+
+def _contradicted(question: str, evidence: Sequence[Evidence]) -> bool:
+    """Whether a question for yes or no has a name or a number where the evidence has another."""
+    asked = read_question(question)
+    return any(substitutes(asked, read_sentence(piece.text)) for piece in evidence)
 
 
 def _parts(piece: Evidence, rooms: float) -> list[_Part]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,9 +10,8 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch.nn.functional import normalize
 
+from scopegate.inference.checkpoint import fingerprint
 from scopegate.inference.encoder import MAX_TOKENS
-
-MAX_NAME = 128
 
 
 class LocalEncoder:
@@ -23,12 +20,7 @@ class LocalEncoder:
     def __init__(self, name: str) -> None:
         self._model = SentenceTransformer(name).eval()
         self._tokenizer = self._model.tokenizer
-        weights = hashlib.sha256()
-        for key, tensor in sorted(self._model.state_dict().items()):
-            weights.update(key.encode())
-            weights.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        # Where the weights lie is nobody else's business, and does not make them others.
-        self.fingerprint = f"local:{Path(name).name[:MAX_NAME]}@{weights.hexdigest()[:12]}"
+        self.fingerprint = fingerprint(name, self._model)
         self.dimension = len(self.encode(self.tokens(["dimension"]))[0])
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:

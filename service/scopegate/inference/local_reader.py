@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +16,9 @@ from transformers import (
 )
 
 from scopegate.domain import Invalid
+from scopegate.inference.checkpoint import fingerprint
 from scopegate.inference.reader import MOST_TOKENS, Pair, Reading, reading, room
 
-MAX_NAME = 128
 # What checkpoints call the label that says yes, where they name their labels.
 _YES = ("answerable", "has_answer", "relevant", "supported", "entailment", "yes", "true")
 # Read once at the start, together: what cannot be read then would break every check.
@@ -44,11 +42,7 @@ class LocalReader:
         except Exception as error:
             # Libraries raise what they like over a broken checkpoint.
             raise Invalid(f"no model that reads can be loaded from 'local:{name}': {error}") from error
-        weights = hashlib.sha256()
-        for key, tensor in sorted(self._model.state_dict().items()):
-            weights.update(key.encode())
-            weights.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        self.fingerprint = f"local:{Path(name).name[:MAX_NAME]}@{weights.hexdigest()[:12]}"
+        self.fingerprint = fingerprint(name, self._model)
 
     def _load(self, name: str) -> None:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
